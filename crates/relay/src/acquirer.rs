@@ -1,4 +1,4 @@
-//! Leases what a scan or the change stream has found, and puts it into lanes.
+//! Leases the records that a scan or the change stream has found, and adds them to lanes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,70 +28,71 @@ const RELEASE_RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// How long a stop waits for the release of a lease of unknown outcome.
 const RELEASE_GRACE: Duration = Duration::from_secs(2);
 
-/// Records of one lane that are to be leased, in order.
+/// Records of one lane that will be leased, in order.
 #[derive(Debug)]
 pub struct Acquisition {
     pub(super) lane: Arc<Lane>,
-    /// Empty where a refill found nothing.
+    /// Empty if a refill found nothing.
     pub(super) records: Vec<Record>,
-    /// Whether the key has more behind these.
+    /// Whether the key has more records behind these.
     pub(super) more: bool,
     pub(super) origin: Origin,
 }
 
-/// Why records are to be leased.
+/// Why records are leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// They are the first of a new lane.
     NewLane,
     /// Their lane asked for more of its key.
     Refill,
-    /// The change stream brought them, for a lane that is complete.
+    /// The change stream brought them, for a complete lane.
     Stream,
 }
 
-/// What of an acquisition was leased.
+/// The leased records of one acquisition.
 struct Leased {
     lane: Arc<Lane>,
     asked: Vec<RecordId>,
-    /// How many of the leading ones.
+    /// How many of its leading records are leased.
     count: usize,
     more: bool,
     origin: Origin,
 }
 
-/// What became of all acquisitions of one lease.
+/// The result of one lease command, by acquisition.
 #[derive(Default)]
 struct Sorted {
     /// The leading records of each lane, in the order of `leased`.
     fronts: Vec<Record>,
     leased: Vec<Leased>,
-    /// Leased behind one that was not: to be released.
+    /// Records leased behind one that was not leased; they are released.
     behind_gap: Vec<(Arc<Lane>, Record)>,
     /// Records that have no room for a lease.
     oversized: Vec<Record>,
-    /// Of each key the first record that MongoDB refused to have leased.
+    /// The first record of each key that MongoDB refused to lease.
     refused: HashMap<LaneKey, Blocker>,
 }
 
-/// Leases records. Publishes nothing: the lanes that it returns must be run.
+/// Leases records. It publishes nothing: the caller must run the lanes that it returns.
 #[derive(Debug)]
 pub struct Acquirer<'a, S> {
     context: &'a RelayContext<S>,
 }
 
 impl<'a, S: Sink> Acquirer<'a, S> {
-    /// An acquirer of this relay.
+    /// Creates an acquirer of this relay.
     pub fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
 
-    /// Leases all acquisitions with one command. Returns the new lanes, which must be run. After a
-    /// stop nothing is leased.
+    /// Leases all acquisitions with one command, and returns the new lanes, which the caller must
+    /// run. After a stop it leases nothing.
     ///
     /// # Errors
     ///
-    /// Those of the store. What was leased all the same waits out its lease.
+    /// Errors of the store. Records that were leased nevertheless stay leased until the lease
+    /// expires.
     pub async fn acquire(
         &self,
         acquisitions: Vec<Acquisition>,
@@ -103,12 +104,12 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         self.lease(acquisitions).await
     }
 
-    /// Leases one record by itself, for a lane that is registered. Returns `None` where it could
-    /// not be leased.
+    /// Leases one record by itself, for a registered lane. Returns `None` if it could not be
+    /// leased.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub(super) async fn acquire_one(
         &self,
         lane: Arc<Lane>,
@@ -143,7 +144,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
                 let is_released =
                     !error.is_refusal() && self.release_unknown(id, &asked, &error).await;
                 acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
-                // Where it is, MongoDB answers again, and the outage is reported already.
+                // After a release MongoDB answers again, and the outage is already logged.
                 return if is_released { Ok(Vec::new()) } else { Err(error) };
             }
         };
@@ -183,8 +184,8 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         Ok(lanes)
     }
 
-    /// Of each lane keeps the leading records that are leased: what is behind a gap would overtake
-    /// it (guard 3).
+    /// Keeps the leading leased records of each lane: a record behind a gap would overtake it
+    /// (guard 3).
     fn sort(&self, acquisitions: Vec<Acquisition>, grant: &Grant) -> Sorted {
         let mut sorted = Sorted::default();
         for Acquisition { lane, records, more, origin } in acquisitions {
@@ -215,7 +216,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         if grant.oversized.contains(&record.id) {
             sorted.oversized.push(record);
         } else if let Some(code) = grant.refused.get(&record.id) {
-            // Only the first of its key: those behind it wait for it in any case.
+            // Only the first record of a key is noted: the ones behind it wait for it anyway.
             if !sorted.refused.contains_key(&lane.key) {
                 sorted.refused.insert(lane.key.clone(), Blocker::of(&record));
                 state.refused_changes.report(&record, *code);
@@ -223,7 +224,8 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         }
     }
 
-    /// Ends a new lane of which nothing was leased: by a peer's lease, or refused by MongoDB.
+    /// Ends a new lane of which no record was leased, because of a peer's lease or a refusal by
+    /// MongoDB.
     fn end_unleased(&self, lane: &Lane, refused: Option<Blocker>) {
         lane.close();
         let key_table = &self.context.state.key_table;
@@ -234,12 +236,12 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         }
     }
 
-    /// Releases what a lease whose answer was lost may hold, uncounted, until a majority confirms
-    /// that it holds nothing. Returns whether a majority has.
+    /// Releases, not counted, what a lease of unknown outcome may hold, until a majority confirms
+    /// that it holds nothing. Returns whether a majority has confirmed.
     ///
-    /// Its keys stay registered meanwhile, so that its records do not become suspects when the lease
-    /// expires. What waits so is bounded by the leases that may be under way at once; a stop waits
-    /// no longer than [`RELEASE_GRACE`].
+    /// The keys stay registered meanwhile, so that the records are not quarantined when the lease
+    /// expires. The number of waiting records is bounded by the number of concurrent leases. A stop
+    /// waits no longer than [`RELEASE_GRACE`].
     async fn release_unknown(&self, lease: LeaseId, ids: &[RecordId], error: &StoreError) -> bool {
         let records = ids.len();
         let cause = chain(error);
@@ -249,7 +251,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             "the outcome of a lease is unknown; its records are released"
         );
         let releasing = async {
-            // The second time for a command that was still on its way.
+            // The second release covers a command that was still on its way.
             let mut empty = 0;
             while empty < 2 {
                 match self.context.leaser.release(lease, ids).await {
@@ -282,8 +284,8 @@ impl<'a, S: Sink> Acquirer<'a, S> {
     }
 }
 
-/// Gives up an acquisition of which nothing was leased: its key is free again, and its lane expects
-/// no more of it.
+/// Cancels an acquisition of which nothing was leased: releases its key, and its lane expects no
+/// more records.
 pub(super) fn give_up<S>(context: &RelayContext<S>, acquisition: Acquisition) {
     let Acquisition { lane, records, origin, .. } = acquisition;
     for record in &records {

@@ -1,4 +1,4 @@
-//! Where a record goes: its sink, its destination, and whether both take records.
+//! Finds the sink and the destination of a record, and whether both are available.
 
 use postrider_outbox::content::Content;
 use postrider_outbox::fields::TYPE;
@@ -11,13 +11,13 @@ use crate::plan::Availability;
 use crate::routing::{RouteInput, Routed};
 use crate::sink::{Address, HeaderValue, Message, Sink};
 
-/// The name of the sink that a record goes to, if it can be delivered at all.
+/// Returns the name of the record's sink, if the record can be delivered at all.
 pub(super) fn sink_name<'a, S>(context: &'a RelayContext<S>, record: &Record) -> Option<&'a str> {
     let kind = record.raw.get_str(TYPE).ok()?;
     context.router.sink(kind).map(|name| name.as_str())
 }
 
-/// The sink that a record goes to, if it can be delivered at all.
+/// Returns the record's sink, if the record can be delivered at all.
 pub(super) fn sink_of<'a, S>(
     context: &'a RelayContext<S>,
     record: &Record,
@@ -25,7 +25,7 @@ pub(super) fn sink_of<'a, S>(
     context.sinks.get(sink_name(context, record)?)
 }
 
-/// The destination of a record within its sink; `None` if it cannot be delivered.
+/// Returns the record's destination within its sink; `None` if the record cannot be delivered.
 pub(super) fn destination_of<S: Sink>(
     context: &RelayContext<S>,
     handle: &SinkHandle<S>,
@@ -35,11 +35,11 @@ pub(super) fn destination_of<S: Sink>(
     Some(handle.sink.destination(&message))
 }
 
-/// The message that a record makes, and the name of its sink.
+/// Builds the message of a record, and returns it with the name of its sink.
 ///
 /// # Errors
 ///
-/// Why it can never be delivered.
+/// Why the record can never be delivered.
 pub(super) fn message_of<S>(
     context: &RelayContext<S>,
     record: &Record,
@@ -50,12 +50,12 @@ pub(super) fn message_of<S>(
     Ok((sink, message(content, routed)))
 }
 
-/// A record's content on its route.
+/// Builds the message from a record's content and its route.
 pub(super) fn message(content: Content, routed: Routed) -> Message {
     let Content { id, key, kind, content_type, payload, mut headers, tenant_id, timestamp, .. } =
         content;
     for (name, value) in routed.headers {
-        // A record's own header wins over its route's.
+        // A header of the record overrides the same header of its route.
         if !headers.iter().any(|(own, _)| *own == name) {
             headers.push((name, HeaderValue::String(value)));
         }
@@ -75,15 +75,15 @@ pub(super) fn message(content: Content, routed: Routed) -> Message {
     }
 }
 
-/// Whether the sink and the destination of a record take records.
+/// Returns whether the record's sink and destination are available.
 pub(super) fn availability<S: Sink>(context: &RelayContext<S>, record: &Record) -> Availability {
-    // Only its dead letter is sent.
+    // Only its dead letter will be sent.
     if context.state.pending_deaths.reason(record).is_some() {
         return Availability::Available;
     }
     let Some(handle) = sink_of(context, record) else { return Availability::Available };
     if !handle.circuit.is_closed() {
-        // A record that will be dead does not wait for its sink. (Asked last: it reads the payload.)
+        // An undeliverable record does not wait for its sink. (Checked last: it reads the payload.)
         let is_deliverable = message_of(context, record).is_ok();
         let paused = Availability::Paused(BlockReason::SinkPaused);
         return if is_deliverable { paused } else { Availability::Available };
@@ -101,8 +101,7 @@ pub(super) fn availability<S: Sink>(context: &RelayContext<S>, record: &Record) 
     }
 }
 
-/// Blocks a key whose destination does not confirm: until it does, or until the key is called to
-/// probe it.
+/// Blocks a key whose destination does not confirm, until it confirms or the key may probe it.
 pub(super) fn block_for_destination<S: Sink>(context: &RelayContext<S>, head: &Record) {
     let Some(sink) = sink_name(context, head) else { return };
     let Some(handle) = context.sinks.get(sink) else { return };
@@ -111,7 +110,7 @@ pub(super) fn block_for_destination<S: Sink>(context: &RelayContext<S>, head: &R
         KeyBlock::for_destination(Blocker::of(head), None, sink.into(), destination.clone());
     let key_table = &context.state.key_table;
     key_table.block(head.lane.clone(), block);
-    // It may have confirmed meanwhile, and unblocked the keys that waited before.
+    // It may have confirmed meanwhile, which unblocked only the keys that waited before.
     if handle.destinations.waits(&destination).is_none() {
         key_table.unblock(&head.lane);
     }

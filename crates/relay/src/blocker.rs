@@ -1,5 +1,4 @@
-//! What a blocked key waits for: the record at its head as it was when it was read, why, and until
-//! when.
+//! The blocker of a key: its head as it was when it was read, why it waits, and until when.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -13,82 +12,82 @@ use postrider_outbox::record::Record;
 
 use crate::sink::Address;
 
-/// The head of a blocked key: enough to see in a later read whether it is still there, unchanged.
+/// The head of a blocked key, with enough state to recognize it, unchanged, in a later read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// Its `_id`.
     pub id: RecordId,
-    /// The partition in which it was read.
+    /// The partition in which the record was read.
     pub partition: u8,
-    /// Its place in the key.
+    /// Its sequence within the key.
     pub seq: Option<Timestamp>,
-    /// A hash of the record without its payload; `None` where it was written since it was read.
+    /// A hash of the record without its payload; `None` if it was written since it was read.
     state: Option<u64>,
 }
 
 impl Blocker {
-    /// The blocker, as this record was read.
+    /// Creates the blocker from the record as it was read.
     pub fn of(record: &Record) -> Self {
         Self { state: Some(state(&record.raw)), ..Self::written(record) }
     }
 
-    /// The same after a write to the record: what it looks like now is not known.
+    /// Creates the blocker from a record that was written since: its current state is not known.
     pub fn written(record: &Record) -> Self {
         Self { id: record.id.clone(), partition: record.partition, seq: record.seq, state: None }
     }
 
-    /// The dead record that blocks a key, which is served in this partition.
+    /// Creates the blocker for a dead record that blocks a key of this partition.
     pub(super) fn dead(id: RecordId, partition: u8) -> Self {
         Self { id, partition, seq: None, state: None }
     }
 
-    /// A record that was not read, in this partition.
+    /// Creates the blocker for a record in this partition that was not read.
     pub(super) fn unseen(partition: u8) -> Self {
         Self::dead(RecordId::from(bson::Bson::Null), partition)
     }
 
-    /// Whether a later read tells whether it is still there.
+    /// Returns whether a later read can show that the record is still there.
     pub(super) fn is_comparable(&self) -> bool {
         self.seq.is_some()
     }
 
-    /// Whether it was written since it was read: the next read shows what it looks like.
+    /// Returns whether the record was written since it was read.
     pub(super) fn is_written(&self) -> bool {
         self.state.is_none()
     }
 
-    /// Whether a later read shows it as it was. The payload is not compared.
+    /// Returns whether `record` is this record, unchanged. The payload is not compared.
     pub(super) fn is(&self, record: &Record) -> bool {
         self.id == record.id && self.state == Some(state(&record.raw))
     }
 
-    /// Whether this is it, as far as known: what it looks like after a write is not.
+    /// Returns whether `other` can be the same state of the same record. A written state matches
+    /// any.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         self.id == other.id && (self.is_written() || self.state == other.state)
     }
 }
 
-/// Why what a key has, or comes into it, is not being delivered.
+/// Why the records of a key are not being delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockReason {
-    /// Its head is not due yet: backoff after a failure, or the producer's `visibleAt`.
+    /// The head is not due yet: backoff after a failure, or the producer's `visibleAt`.
     NotDue,
-    /// Somebody else's lease is on its head.
+    /// Another owner has leased the head.
     Leased,
-    /// Its head's sink is paused.
+    /// The sink of the head is paused.
     SinkPaused,
-    /// Its head's destination does not confirm.
+    /// The destination of the head does not confirm.
     DestinationPaused,
-    /// Its head goes alone, and another one is going alone at the moment.
-    Suspect,
-    /// MongoDB refuses to change its head: a validator of the user's own.
+    /// The head waits for its turn in quarantine.
+    Quarantined,
+    /// MongoDB refuses to change the head: a validator of the user's own.
     Refused,
-    /// Its head is to become dead, and the sink of its dead letter is paused.
+    /// The head will be dead, and the sink of its dead letter is paused.
     DeadLetter,
-    /// Its head is being corrected: it names an invalid partition, or has no usable `seq`.
+    /// The head is being corrected: it has an invalid partition, or no usable `seq`.
     Repair,
-    /// A dead record of its own blocks it (`on_dead = "block"`), whether or not anything waits
-    /// behind that as yet.
+    /// A dead record blocks the key (`on_dead = "block"`), with or without records behind it.
     Blocked,
 }
 
@@ -99,7 +98,7 @@ impl BlockReason {
         Self::Leased,
         Self::SinkPaused,
         Self::DestinationPaused,
-        Self::Suspect,
+        Self::Quarantined,
         Self::Refused,
         Self::DeadLetter,
         Self::Repair,
@@ -113,7 +112,7 @@ impl BlockReason {
             Self::Leased => "leased",
             Self::SinkPaused => "sink_paused",
             Self::DestinationPaused => "destination_paused",
-            Self::Suspect => "suspect",
+            Self::Quarantined => "suspect",
             Self::Refused => "refused",
             Self::DeadLetter => "dead_letter",
             Self::Repair => "repair",
@@ -121,36 +120,36 @@ impl BlockReason {
         }
     }
 
-    /// Whether no snapshot shows it: the relay alone knows.
+    /// Returns whether only the relay knows the reason: no snapshot shows it.
     pub(super) fn is_of_the_relay(self) -> bool {
         matches!(self, Self::Refused | Self::DeadLetter)
     }
 }
 
-/// Why a key is blocked.
+/// The block of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyBlock {
-    /// Why.
+    /// The reason.
     pub reason: BlockReason,
-    /// When the key is read again at the latest, where that is known.
+    /// When the key is read again at the latest, if known.
     pub until: Option<Instant>,
-    /// Since when it waits for this blocker.
+    /// When the key began to wait for this blocker.
     pub since: Instant,
     /// The head of the key.
     pub blocker: Blocker,
-    /// The sink that it waits for.
+    /// The sink that the key waits for.
     pub sink: Option<Arc<str>>,
-    /// The destination within the sink, where that is what it waits for.
+    /// The destination within the sink, if the key waits for one.
     pub destination: Option<Address>,
 }
 
 impl KeyBlock {
-    /// A wait that begins now.
+    /// Creates a block that begins now.
     pub fn new(reason: BlockReason, blocker: Blocker, until: Option<Instant>) -> Self {
         Self { reason, until, since: Instant::now(), blocker, sink: None, destination: None }
     }
 
-    /// A wait for a destination that does not confirm.
+    /// Creates a block for a destination that does not confirm.
     pub fn for_destination(
         blocker: Blocker,
         until: Option<Instant>,
@@ -166,23 +165,23 @@ impl KeyBlock {
     }
 }
 
-/// A hash of all fields except the payload: a read may leave it out.
+/// Hashes all fields except the payload, which a read may leave out.
 fn state(raw: &RawDocument) -> u64 {
     hash_without(raw, &[PAYLOAD])
 }
 
-/// A hash of all fields but these, whatever their order: a lease that was released may have moved
+/// Hashes all fields except these, independently of their order: a released lease may have moved
 /// fields.
 pub(super) fn hash_without(raw: &RawDocument, left_out: &[&str]) -> u64 {
     let bytes = raw.as_bytes();
-    // Behind the length of the document.
+    // Skip the length of the document.
     let mut start = 4;
     let mut state = 0_u64;
     for element in raw.iter_elements() {
-        // What follows a breach is not compared.
+        // Fields behind an invalid element are not compared.
         let Ok(element) = element else { break };
         let name = element.key().as_str();
-        // The type, the name, the byte behind it, the value.
+        // An element is a type byte, the name, a zero byte and the value.
         let end = start + 1 + name.len() + 1 + element.size();
         if !left_out.contains(&name) {
             let mut hasher = DefaultHasher::new();
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn blocker_is_recognized_without_its_payload_and_in_any_order() {
+    fn blocker_matches_without_payload_and_in_any_field_order() {
         let blocker = Blocker::of(&read(&document()));
         let mut other = document();
         other.remove("payload");
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn blocker_that_was_written_looks_like_no_read_of_before() {
+    fn written_blocker_differs_from_every_earlier_read() {
         let record = read(&document());
 
         assert!(!Blocker::of(&record).is_written());

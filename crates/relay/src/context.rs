@@ -1,7 +1,7 @@
-//! What the actors of one relay share: settings, clients and sinks, and what the relay knows.
+//! The state that the actors of one relay share: settings, clients, sinks, and knowledge of keys.
 //!
 //! [`RelayContext`] holds no logic of any actor. Each actor (scanner, acquirer, lane worker,
-//! publisher, settlement writer, quarantine, audit, …) stands in a file of its own above it.
+//! publisher, settlement writer, quarantine, audit, …) has a file of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,15 +39,15 @@ use crate::sink_circuit::SinkCircuit;
 use crate::store_health::{RefusedOutcomes, StoreHealth};
 use crate::turns::{ProbeBudget, Turns};
 
-/// A connection that was lost is usually back sooner. Nothing is released before.
-const SHORT_INTERRUPTION: Duration = Duration::from_millis(500);
+/// A lost connection usually returns sooner. Nothing is released before.
+const INTERRUPTION_GRACE: Duration = Duration::from_millis(500);
 
-/// Settings, clients and sinks of one relay, and what its actors know.
+/// The settings, clients, sinks and state of one relay.
 #[derive(Debug)]
 pub struct RelayContext<S> {
     /// What the operator configured.
     pub settings: Settings,
-    /// Where the outbox lives.
+    /// The collections of the outbox.
     pub collections: Collections,
     /// Acquires, renews and releases leases.
     pub leaser: Leaser,
@@ -61,22 +61,22 @@ pub struct RelayContext<S> {
     pub sinks: BTreeMap<String, SinkHandle<S>>,
     /// Metrics of the relay itself.
     pub metrics: Arc<RelayMetrics>,
-    /// What is known of keys, records, leases and MongoDB.
+    /// State of keys, records, leases and MongoDB.
     pub state: RelayState,
     pub(crate) queues: Queues,
     pub(crate) stop: CancellationToken,
 }
 
-/// What one relay knows. Nothing here carries the order: the prefix rule does.
+/// The state of one relay. The order never depends on it: the prefix rule alone guarantees it.
 #[derive(Debug)]
 pub struct RelayState {
     /// Keys in flight, and blocked keys.
     pub key_table: KeyTable,
     /// Leases in use.
     pub leases: ActiveLeases,
-    /// Which owners of leases are alive.
+    /// Which lease owners are alive.
     pub lease_owners: LeaseOwners,
-    /// Records that lost their connection before a confirm.
+    /// Records whose connection was lost before a confirm.
     pub connection_losses: ConnectionLosses,
     pub(crate) pending_deaths: PendingDeaths,
     pub(crate) misplaced: Misplaced,
@@ -84,21 +84,21 @@ pub struct RelayState {
     pub(crate) refused_outcomes: Arc<RefusedOutcomes>,
     pub(crate) store_health: Arc<StoreHealth>,
     pub(crate) in_flight: Arc<InFlight>,
-    /// Suspects of a crash go alone, one after the other in this process.
+    /// Turns of records that may crash the process, one after the other.
     pub(crate) turns: Turns,
     pub(crate) probe_budget: ProbeBudget,
-    /// Whether this process stood still and must read its partitions again.
+    /// Whether this process was suspended and must read its partitions again.
     pub(crate) vigil: Arc<Vigil>,
 }
 
-/// What actors send to each other.
+/// Queues between the actors.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// Outcomes, to the settlement writer.
+    /// Outcomes for the settlement writer.
     pub(crate) settlements: SettlementQueue,
-    /// Records that died without a lane, to the sender of dead letters.
+    /// Records that died without a lane, for the sender of dead letters.
     pub(crate) dead_letters: mpsc::Sender<DeadRecord>,
-    /// Lanes that want more records of their key, to the driver.
+    /// Lanes that request more records of their key, for the driver.
     pub(crate) refills: mpsc::UnboundedSender<Arc<Lane>>,
 }
 
@@ -113,7 +113,7 @@ pub struct SinkHandle<S> {
     pub destinations: DestinationCircuits,
     /// Its isolated connections.
     pub isolated: IsolatedConnections<S>,
-    /// Records that lost the sink's connection go alone, one after the other.
+    /// Turns of records that lost the sink's connection, one after the other.
     pub(crate) turns: Turns,
     /// Its metrics.
     pub metrics: SinkMetrics,
@@ -121,12 +121,12 @@ pub struct SinkHandle<S> {
     pub(crate) lanes: AtomicUsize,
 }
 
-/// Counts a lane among those that have records for a sink, until dropped.
+/// Counts a lane that has records for a sink, until dropped.
 #[derive(Debug)]
 pub(crate) struct ExpectedLane<'a, S: Sink>(&'a SinkHandle<S>);
 
 impl<S: Sink> SinkHandle<S> {
-    /// Counts a lane among those that have records for this sink.
+    /// Counts a lane that has records for this sink.
     pub(crate) fn expect_lane(&self) -> ExpectedLane<'_, S> {
         self.sink.expect(self.lanes.fetch_add(1, Ordering::Relaxed) + 1);
         ExpectedLane(self)
@@ -134,7 +134,7 @@ impl<S: Sink> SinkHandle<S> {
 }
 
 impl<S: Sink> ExpectedLane<'_, S> {
-    /// Whether it is counted for this sink.
+    /// Returns whether the lane is counted for this sink.
     pub(crate) fn is_for(&self, handle: Option<&SinkHandle<S>>) -> bool {
         handle.is_some_and(|handle| std::ptr::eq(self.0, handle))
     }
@@ -147,26 +147,27 @@ impl<S: Sink> Drop for ExpectedLane<'_, S> {
 }
 
 impl<S> RelayContext<S> {
-    /// Whether another batch may be acquired. Records that wait for a destination which does not
-    /// answer count by their bytes only.
+    /// Returns whether another batch may be acquired. Records that wait for a destination which
+    /// does not answer count by their bytes only.
     pub fn has_room(&self) -> bool {
         let in_flight = &self.state.in_flight;
         in_flight.moving() + self.settings.batch_size <= self.settings.max_in_flight()
             && in_flight.bytes() < self.settings.batch_bytes
     }
 
-    /// How many records a lane that runs short asks for: its share of what may be in flight.
+    /// Returns how many records a lane that runs short requests: its share of the records in
+    /// flight.
     pub fn refill_size(&self) -> usize {
         let lanes = self.state.in_flight.publishing_lanes().max(1);
         let share = self.settings.max_in_flight() / 2 / lanes;
         share.min(self.settings.batch_size).max(Settings::LANE)
     }
 
-    /// Reads the record with this id, whole, where it has this status.
+    /// Reads the complete record with this id, if it has this status.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) async fn read(
         &self,
         id: &RecordId,
@@ -175,54 +176,54 @@ impl<S> RelayContext<S> {
         Snapshot::begin(&self.collections).await?.by_id(id, status).await
     }
 
-    /// Whether a stop was asked for: nothing new is published.
+    /// Returns whether a stop was requested: nothing new is published.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// Resolves when a stop is asked for.
+    /// Resolves when a stop is requested.
     pub async fn stopping(&self) {
         self.stop.cancelled().await;
     }
 
-    /// What MongoDB refuses or fails to do, in words, while it lasts.
+    /// Describes what MongoDB currently refuses or fails to do.
     pub fn store_trouble(&self) -> Option<String> {
         self.state.store_health.describe(&self.state.refused_outcomes)
     }
 
-    /// Whether any sink is up.
+    /// Returns whether any sink is up.
     pub fn any_up(&self) -> bool {
         self.sinks.values().any(|handle| handle.circuit.is_closed())
     }
 
-    /// Whether every sink is up.
+    /// Returns whether every sink is up.
     pub fn all_up(&self) -> bool {
         self.sinks.values().all(|handle| handle.circuit.is_closed())
     }
 
-    /// Whether every destination of every sink confirms, as far as known.
+    /// Returns whether every destination of every sink confirms, as far as known.
     pub(crate) fn all_confirm(&self) -> bool {
         self.sinks.values().all(|handle| handle.destinations.all_closed())
     }
 
-    /// The destinations that do not confirm.
+    /// Returns the destinations that do not confirm.
     pub fn open_destinations(&self) -> Vec<OpenDestination> {
         self.sinks.values().flat_map(|handle| handle.destinations.open()).collect()
     }
 
-    /// Without room, lanes that wait for a sink that is down make way for the others, unless it may
-    /// be up again at once.
+    /// Without room, ends the lanes that wait for a sink that is down, unless it may return at
+    /// once.
     pub(crate) fn make_way(&self) {
         let lanes = self.state.in_flight.publishing_lanes();
         let is_full = !self.has_room() || lanes >= self.settings.lanes();
         if is_full && self.any_up() && !self.all_up() {
-            self.sinks.values().for_each(|handle| handle.circuit.stop_waiting(SHORT_INTERRUPTION));
+            self.sinks.values().for_each(|handle| handle.circuit.stop_waiting(INTERRUPTION_GRACE));
         }
     }
 
-    /// Asks for more of a lane's key.
+    /// Requests more records of a lane's key.
     pub(crate) fn ask_refill(&self, lane: Arc<Lane>) {
-        // Without a driver the relay is ending, and the lane with it.
+        // Without a driver the relay and the lane are ending.
         let _ = self.queues.refills.send(lane);
     }
 }

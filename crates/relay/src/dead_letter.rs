@@ -1,4 +1,4 @@
-//! Dead letters: a copy for people and programs that watch a broker rather than the outbox.
+//! Sends dead letters: copies of dead records for consumers of a broker.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use crate::sink::{HeaderValue, Message, PublishFailure, Sink};
 
 /// Why the record is dead.
 const REASON: &str = "x-dead-reason";
-/// Deliveries that were charged.
+/// Counted deliveries.
 const ATTEMPTS: &str = "x-attempts";
-/// Where the record should have gone; absent where it had no way.
+/// The record's destination; absent if it had none.
 const DESTINATION: &str = "x-destination";
 
-/// The dead letter cannot be sent now: it may be sent later.
+/// The dead letter cannot be sent now and is sent later.
 #[derive(Debug)]
 pub(crate) struct Later;
 
-/// Sends the dead letters of records that died without a lane, until the relay ends. Apart from the
-/// scans and leases, which must not wait for a slow broker.
+/// Sends the dead letters of records that died without a lane, until the relay ends. Scans and
+/// leases run apart from it, so that they do not wait for a slow broker.
 pub(crate) async fn run<S: Sink>(
     context: Arc<RelayContext<S>>,
     mut dead: mpsc::Receiver<DeadRecord>,
@@ -39,13 +39,13 @@ pub(crate) async fn run<S: Sink>(
         sender.send_late(&id, &reason).await;
         context.state.pending_deaths.forget(&id);
     }
-    // Kept as a part until the process ends.
+    // This task must not end before the process does.
     std::future::pending::<()>().await;
 }
 
-/// Queues the dead letter of a record that died without a lane. It is sent after the death, and once:
-/// a record that has crashed its instances again and again must be unable to do so before any of it
-/// is published.
+/// Queues the dead letter of a record that died without a lane. It is sent after the write of the
+/// death, and once: a record that crashed its instances must not be able to crash them again before
+/// it is dead.
 pub(super) fn queue<S>(context: &RelayContext<S>, record: &Record, reason: &DeadReason) {
     if context.settings.dead_letter.is_none() {
         return;
@@ -62,12 +62,12 @@ pub(super) struct DeadLetterSender<'a, S> {
 }
 
 impl<'a, S: Sink> DeadLetterSender<'a, S> {
-    /// A sender of this relay's dead letters.
+    /// Creates a sender of this relay's dead letters.
     pub(super) fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
 
-    /// Sends the dead letter of a record that is dead, as soon as MongoDB and the sink answer.
+    /// Sends the dead letter of a dead record as soon as MongoDB and the sink answer.
     async fn send_late(&self, id: &RecordId, reason: &DeadReason) {
         let mut is_reported = false;
         loop {
@@ -75,7 +75,7 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                 // Requeued, discarded or pruned meanwhile.
                 Ok(None) => return,
                 Ok(Some(record)) => {
-                    // It may crash the connection: no other record shares it.
+                    // The dead letter may break the connection: no other record shares it.
                     let sent = self.send(&record, record.attempt, reason, true).await;
                     let Err(Later) = sent else { return };
                     "its sink is down".to_owned()
@@ -90,8 +90,8 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
     }
 
     /// Sends the dead letter of a record on the isolated connection of its sink, if dead letters
-    /// are configured and the record makes a message: a malformed one does not. `exclusive`: it may
-    /// take the connection down, like the record. A dead letter that the broker will never take is
+    /// are configured and the record makes a message; a malformed record makes none. `exclusive`:
+    /// it may break the connection, as the record did. A dead letter that the broker rejects is
     /// logged.
     ///
     /// # Errors
@@ -132,9 +132,10 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
             };
             match error.failure {
                 PublishFailure::SinkDown | PublishFailure::ConnectionEnded => return Err(Later),
-                // Another one may have taken the connection down.
+                // Another message may have broken the connection.
                 PublishFailure::Indeterminate if !exclusive => exclusive = true,
-                // It confirms nothing: its letters wait, as they do for a sink that is down.
+                // The destination does not confirm: its dead letters wait as for a sink that is
+                // down.
                 PublishFailure::Unconfirmed
                     if !self
                         .context
@@ -146,7 +147,7 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                 }
                 PublishFailure::Abandoned => return Err(Later),
                 PublishFailure::Indeterminate | PublishFailure::Unconfirmed
-                    if self.context.state.pending_deaths.again(record, reason) =>
+                    if self.context.state.pending_deaths.may_retry(record, reason) =>
                 {
                     return Err(Later);
                 }

@@ -1,4 +1,4 @@
-//! The loop of the relay: starts scans, acquisitions and lanes, and reacts to their ends.
+//! The main loop of the relay: starts scans, acquisitions and lanes, and handles their results.
 
 mod events;
 
@@ -32,24 +32,23 @@ use crate::schedule::{Page, STORE_PAUSE, Schedule};
 use crate::sink::Sink;
 use crate::store_health::{StoreWork, remedy, words};
 
-/// Leases of scans under way at once: the next page is read while this one is leased. More is no
-/// faster (2 cores).
+/// Concurrent leases of scans: the next page is read while this one is leased. More are not faster
+/// (2 cores).
 const MAX_ACQUIRING: usize = 3;
 
-/// Keys that one targeted scan reads. For more keys a rotation is cheaper, which reads them all at
-/// once.
+/// Keys that one targeted scan reads. For more keys a rotation costs less.
 const MAX_TARGETS: usize = 16;
 
-/// What a task of the driver came to.
+/// The result of a task of the driver.
 enum Event {
     Rotated(Result<ScanResult, StoreError>),
     Scanned(Result<ScanResult, StoreError>),
-    /// What a scan has found is leased.
+    /// The records of a scan are leased.
     Acquired(Result<Vec<Arc<Lane>>, StoreError>),
-    /// What the change stream brought is leased, by the lease of this number.
+    /// The records of the change stream are leased, by the lease of this number.
     AcquiredLive(u64, Result<Vec<Arc<Lane>>, StoreError>),
     Repaired(Result<bool, StoreError>),
-    /// The lane of a record that went alone; `None` where it did not go.
+    /// The lane of a quarantined record; `None` if it was not delivered.
     Quarantined(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
     LaneEnded(Arc<Lane>, LaneEnd),
 }
@@ -67,14 +66,14 @@ pub(super) struct Driver<S> {
     repairing: bool,
     targets: VecDeque<ScanTarget>,
     saturation: Saturation,
-    /// The partitions as they were when they last changed, and whether more was acquired.
+    /// The partitions at their last change, and whether any was added.
     owned: Option<(Vec<u8>, bool)>,
     next_tick: Instant,
-    /// Whether the log says that MongoDB refuses the relay.
+    /// Whether the refusal by MongoDB is logged.
     is_refusal_reported: bool,
 }
 
-/// How often blocks that have ended are removed.
+/// How often expired blocks are removed.
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 impl<S: Sink> Driver<S> {
@@ -112,7 +111,7 @@ impl<S: Sink> Driver<S> {
     /// A panic in one of its tasks.
     pub(super) async fn run(&mut self) -> Result<(), JoinError> {
         self.on_share();
-        // Leases and due times are judged by the server's time: nothing is leased before it is known.
+        // Leases and due times follow the server's time: nothing is leased before it is known.
         self.learn_time().await;
         while !self.context.is_stopping() {
             self.start_due();
@@ -129,7 +128,7 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
-    /// Lets every lane end: each publishes nothing more, and settles or releases what it holds.
+    /// Drains every lane: it publishes nothing more, and settles or releases its records.
     pub(super) async fn drain(&mut self) -> Result<(), JoinError> {
         let in_flight = self.context.state.in_flight.records();
         info!(in_flight, "stopping: settling or releasing what is in flight");
@@ -141,11 +140,11 @@ impl<S: Sink> Driver<S> {
                 Some(ended) = self.tasks.join_next() => {
                     let event = ended?;
                     match event {
-                        // Found while the stop came: the lanes learn that nothing more comes.
+                        // Found during the stop: the lanes learn that nothing more comes.
                         Event::Rotated(Ok(result)) | Event::Scanned(Ok(result)) => {
                             self.acquire_scanned(result);
                         }
-                        // Leased while the stop came: the lanes release everything.
+                        // Leased during the stop: the lanes release everything.
                         Event::Acquired(Ok(lanes)) | Event::AcquiredLive(_, Ok(lanes)) => {
                             lanes.into_iter().for_each(|lane| self.start_lane(lane));
                         }
@@ -248,7 +247,7 @@ impl<S: Sink> Driver<S> {
         let room = Room { records: context.settings.batch_size, bytes: allowance.bytes };
         self.tasks.spawn(async move {
             let result = Scanner::new(&context).scan(scope, &owned, room).await;
-            // By now the records that will be leased are counted as in flight.
+            // The records that will be leased are counted as in flight now.
             drop(allowance);
             event(result)
         });
@@ -300,7 +299,7 @@ impl<S: Sink> Driver<S> {
         share.takes && !share.partitions.is_empty()
     }
 
-    /// Reads none of the targets: the lanes that asked for more continue without.
+    /// Skips all targets: the lanes that asked for more continue without.
     fn turn_down_all(&mut self) {
         for target in self.targets.drain(..) {
             match target {
@@ -319,7 +318,7 @@ impl<S: Sink> Driver<S> {
     }
 
     fn next_wait(&self) -> Instant {
-        // Without room an event (a lane that ends) comes first; the tick is the net.
+        // Without room, the next event is usually the end of a lane; the tick is the fallback.
         match self.schedule.next_scan() {
             Some(next) if !self.live.is_live() && self.may_scan() && self.has_room() => {
                 next.min(self.next_tick)
@@ -370,7 +369,7 @@ impl<S: Sink> Driver<S> {
                     self.on_store_ok();
                     self.on_lane_end(&lane, &end);
                 }
-                // Its key is free again, unless it is blocked until a certain time.
+                // Its key is released, unless it is blocked until a certain time.
                 Ok(None) => self.schedule.scan_soon(),
                 Err(error) => self.on_store_error(&error),
             },
@@ -391,13 +390,13 @@ impl<S: Sink> Driver<S> {
 
     fn on_rotated(&mut self, mut result: ScanResult) {
         let found = result.has_records();
-        // A page full of records that cannot go is no work.
+        // A page full of records that must wait does not count as work.
         let is_saturated = self.saturation.page(result.full && found, Instant::now());
         self.wakeup.set_saturated(is_saturated);
-        let page = Page { goes_on: result.next.take(), found, skipped: result.skipped };
+        let page = Page { continues_at: result.next.take(), found, skipped: result.skipped };
         let is_all = result.is_all;
         self.on_result(result);
-        self.on_page(is_all, page.goes_on.is_some());
+        self.on_page(is_all, page.continues_at.is_some());
         self.schedule.ended(page, self.wakeup.is_followed(), Instant::now());
     }
 
@@ -410,7 +409,7 @@ impl<S: Sink> Driver<S> {
             self.schedule.scan_soon();
         }
         let repairs = std::mem::take(&mut result.repairs);
-        // What a scan finds during a repair is found again after it.
+        // A scan during a repair drops its repairs; a later scan finds them again.
         if !self.repairing && !repairs.is_empty() {
             self.repair(repairs);
         }
@@ -421,7 +420,7 @@ impl<S: Sink> Driver<S> {
             return;
         }
         if self.live.is_live() {
-            // One after the other, so that what the stream brings next comes behind it.
+            // Leased in order, so that later records of the stream follow.
             self.live.queue(result.acquisitions);
         } else {
             self.acquire_scanned(result);
@@ -439,12 +438,12 @@ impl<S: Sink> Driver<S> {
     fn on_lane_end(&mut self, lane: &Arc<Lane>, end: &LaneEnd) {
         let is_complete = lane.close() && *end == LaneEnd::Drained;
         self.context.state.key_table.end_lane(lane, is_complete);
-        // Rotations have skipped its key meanwhile: it may have more pending.
+        // Rotations skipped its key meanwhile: it may have more pending records.
         self.schedule.scan_soon();
         if let LaneEnd::Waits(wait) = end {
             self.context.state.key_table.block(lane.key.clone(), KeyBlock::clone(wait));
-            // Its destination may have confirmed meanwhile, and unblocked the keys that waited before.
-            // (A record that goes alone waits for a connection, too.)
+            // Its destination may have confirmed meanwhile, which unblocked only the keys that
+            // waited before. (A quarantined record waits for a connection, too.)
             if !lane.alone && self.takes_again(wait) {
                 self.context.state.key_table.unblock(&lane.key);
             }
@@ -458,19 +457,19 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// Whether the destination that a key waits for takes records again.
+    /// Returns whether the destination that a key waits for takes records again.
     fn takes_again(&self, wait: &KeyBlock) -> bool {
         let (Some(sink), Some(destination)) = (&wait.sink, &wait.destination) else { return false };
         let handle = self.context.sinks.get(sink.as_ref());
         handle.is_some_and(|handle| handle.destinations.takes(destination))
     }
 
-    /// The assignment of partitions has changed, or the instances that are alive.
+    /// Handles a change of the assigned partitions or of the instances that are alive.
     fn on_share(&mut self) {
         let Share { partitions, takes, alive } = self.share.borrow_and_update().clone();
         let state = &self.context.state;
         if state.lease_owners.set_alive(alive) {
-            // The owners of these leases may be among those that are gone.
+            // The owners of these leases may have ended.
             state.key_table.unblock_leased();
             self.schedule.scan_soon();
         }
@@ -485,13 +484,13 @@ impl<S: Sink> Driver<S> {
         self.scan_now();
     }
 
-    /// Another rotation, after the scan that is under way, if there is one.
+    /// Starts another rotation, after the scan that is under way.
     fn scan_now(&mut self) {
         self.schedule.scan_now(Instant::now());
     }
 
-    /// A lease succeeded, or a scan found nothing to lease. (Records that can be read and not leased
-    /// are no sign that the outage is over.)
+    /// Records that MongoDB works: a lease succeeded, or a scan found nothing to lease. (A read
+    /// alone does not show that the outage is over.)
     fn on_store_ok(&mut self) {
         if self.schedule.store_answers() {
             self.context.state.store_health.succeeded(StoreWork::Take);
@@ -504,7 +503,7 @@ impl<S: Sink> Driver<S> {
         self.context.state.store_health.failed(StoreWork::Take, Instant::now(), error);
         let is_first = self.schedule.store_failed(Instant::now());
         let is_refused = error.meaning() == Meaning::Permanent;
-        // What begins as an outage may turn out to need an operator.
+        // An outage may turn out to require an operator.
         if !is_first && (!is_refused || self.is_refusal_reported) {
             return;
         }

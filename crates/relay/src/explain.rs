@@ -1,4 +1,4 @@
-//! Why a record is not delivered yet: for people who look at one.
+//! Explains why a record is not delivered yet, for an operator.
 
 use std::time::Duration;
 
@@ -21,47 +21,47 @@ use postrider_store::{ServerClock, StoreError, limits, within};
 use serde::Serialize;
 
 use crate::blocker::BlockReason;
-use crate::instance_state::{NAMED, fields, shortened, state_id};
+use crate::instance_state::{MAX_NAMED, fields, shortened, state_id};
 use crate::partition;
 use crate::partition::owner::{Owner, Ownership, of_partition};
 use crate::plan::{Defect, RecordState};
 
 /// Earlier records of a key that are counted.
-const EARLIER: u64 = 10_000;
+const MAX_EARLIER: u64 = 10_000;
 
-/// What a record waits for. The words are those of `postrider_keys_held` where it has one.
+/// What a record waits for. The words are those of `postrider_keys_held` if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
-    /// The time at which it takes its place.
+    /// The time at which the record gets its sequence.
     Scheduled,
     /// A dead record of its key, under `on_dead = "block"`.
     Blocked,
     /// The end of a delivery that is under way.
     Leased,
-    /// Its turn to go alone: its last delivery ended in a crash or a hang.
+    /// Its turn in quarantine: its last delivery ended in a crash or a hang.
     Suspect,
     /// Its backoff, or the producer's `visibleAt`.
     NotDue,
-    /// An instance that delivers what is in its partition: there is none at the moment.
+    /// An instance that delivers its partition: there is none at the moment.
     Instance,
     /// The end of a pause (`postrider relay pause`).
     Paused,
-    /// MongoDB: it refuses to let the relay change it.
+    /// MongoDB: it refuses to let the relay change the record.
     Refused,
-    /// A correction by the relay: it names an invalid partition, or has no usable `seq`.
+    /// A correction by the relay: the record has an invalid partition, or no usable `seq`.
     Repair,
     /// The sink of its dead letter, without which it does not become dead.
     DeadLetter,
-    /// MongoDB: it refuses or does not do what the relay wants to do with it.
+    /// MongoDB: it refuses or fails to do what the relay asks of it.
     Store,
     /// Its sink.
     SinkPaused,
     /// Its destination, which does not confirm.
     DestinationPaused,
-    /// Nothing: the next look of a relay takes it.
+    /// Nothing: the next scan of a relay acquires it.
     Look,
-    /// Nothing that comes by itself: its status is none that a relay knows.
+    /// Nothing that comes by itself: its status is unknown to the relay.
     Invalid,
 }
 
@@ -69,18 +69,18 @@ pub enum WaitsFor {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
-    /// What for: of the record itself, or of the one that it is behind.
+    /// What it waits for: of the record itself, or of the record that it is behind.
     #[serde(rename = "for")]
     pub waits_for: WaitsFor,
-    /// The same in words.
+    /// The same as text.
     pub detail: String,
-    /// The record of its key that goes first, where it is another one.
+    /// The record of its key that goes first, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
-    /// The instance that holds it.
+    /// The instance that has leased it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_owner: Option<String>,
-    /// The sink of the record that goes first; known to whoever knows the routes.
+    /// The sink of the record that goes first, if the caller knows the routes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
     /// The instance that delivers it.
@@ -89,7 +89,7 @@ pub struct Waiting {
     /// The record that goes first, for a caller that knows the routes.
     #[serde(skip)]
     pub front: Document,
-    /// That instance, where nothing but its own state is in the way.
+    /// That instance, if only its own state can explain the wait.
     #[serde(skip)]
     pub owner: Option<Owner>,
 }
@@ -108,7 +108,7 @@ impl Waiting {
         }
     }
 
-    /// The front waits for something else than was known: its sink, say.
+    /// Replaces what the front waits for, for example by its sink.
     pub fn waits(&mut self, waits_for: WaitsFor, detail: &str) {
         let front = self.behind.as_ref().map(|id| format!("behind {id}, which "));
         self.waits_for = waits_for;
@@ -116,25 +116,27 @@ impl Waiting {
     }
 }
 
-/// Explains, by one look at the outbox: nothing is changed, and a moment later it may be otherwise.
+/// Explains waits by one read of the outbox. It changes nothing, and the answer may be outdated at
+/// once.
 #[derive(Debug)]
 pub struct Explainer {
     /// The outbox.
     pub collections: Collections,
-    /// Whether records of a key go one after the other.
+    /// Whether records of a key are delivered in order.
     pub ordered: bool,
-    /// Deliveries that a record has.
+    /// Deliveries that a record may have.
     pub max_attempts: u32,
     /// How long an instance counts as alive after its last heartbeat.
     pub stale_after: Duration,
 }
 
 impl Explainer {
-    /// Why `record` waits; `None` where it does not: it is done or dead, or never will go.
+    /// Explains why `record` waits; `None` if it does not: it is done or dead, or will never be
+    /// delivered.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn explain(&self, record: &Document) -> Result<Option<Waiting>, StoreError> {
         let now = ServerClock::asked(self.collections.database()).await?;
         match record.get_str(STATUS) {
@@ -165,7 +167,7 @@ impl Explainer {
         let others = match earlier.saturating_sub(1) {
             0 => String::new(),
             1 => " and one more earlier record of its key".to_owned(),
-            EARLIER.. => format!(" and more than {EARLIER} earlier records of its key"),
+            MAX_EARLIER.. => format!(" and more than {MAX_EARLIER} earlier records of its key"),
             others => format!(" and {others} more earlier records of its key"),
         };
         let waiting = self.front(front, now).await?;
@@ -173,7 +175,7 @@ impl Explainer {
         Ok(Waiting { detail, behind: Some(id.to_string()), ..waiting })
     }
 
-    /// Why the first of its key waits.
+    /// Explains why the first record of its key waits.
     async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
         let record = read(&front);
         let attempts = record.attempt;
@@ -209,7 +211,7 @@ impl Explainer {
         }
     }
 
-    /// Whether the instance that has its partition says that its dead letter waits.
+    /// Returns whether the instance that owns its partition reports that its dead letter waits.
     async fn is_dying(&self, record: &Record) -> Result<bool, StoreError> {
         let ownership = of_partition(&self.collections, record.partition, self.stale_after).await?;
         Ok(match ownership {
@@ -218,7 +220,7 @@ impl Explainer {
         })
     }
 
-    /// Why a record waits that is an instance's to see to.
+    /// Explains why a record waits that an instance must handle.
     async fn owned(
         &self,
         front: Document,
@@ -263,7 +265,7 @@ impl Explainer {
         } else if let RecordState::Defect(wrong) = of_itself {
             let wrong = in_words(wrong, &front);
             (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
-        } else if of_itself == RecordState::Suspect {
+        } else if of_itself == RecordState::Poison {
             let (attempts, most) = (record.attempt, self.max_attempts);
             let crashes = record.crashes();
             let detail = format!(
@@ -303,9 +305,9 @@ impl Explainer {
         self.find_one(filter, doc! {}, BLOCKS_INDEX).await
     }
 
-    /// The earliest pending record of the key, in its partition or in none yet.
+    /// Returns the earliest pending record of the key, in its partition or without one.
     async fn first(&self, key: &str, record: &Record) -> Result<Option<Document>, StoreError> {
-        // Those of its key with an invalid partition are in none of these.
+        // Records of the key with an invalid partition are in neither.
         let number = |partition: u8| Bson::Int32(partition.into());
         let hashed = number(partition::of_key(key));
         let own = Some(number(record.partition)).filter(|own| *own != hashed);
@@ -316,7 +318,7 @@ impl Explainer {
             let filter = doc! { STATUS: exactly(PENDING), PARTITION: partition, KEY: key };
             let found = self.find_one(filter, doc! { SEQ: 1 }, LANE_INDEX).await?;
             let Some(found) = found else { continue };
-            // One without a seq gets one of the future.
+            // A record without a `seq` gets a future one.
             let seq = read(&found).seq;
             let place = (seq.is_none(), seq);
             if first.as_ref().is_none_or(|(earliest, _)| place < *earliest) {
@@ -336,12 +338,12 @@ impl Explainer {
         };
         let records = self.collections.records();
         let counting = records.count_documents(filter);
-        let counting = counting.limit(EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
+        let counting = counting.limit(MAX_EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
         let counted = within("count records", limits::BATCH, counting.into_future());
         self.collections.by_index(LANE_INDEX, counted).await
     }
 
-    /// An instance in words.
+    /// Describes an instance.
     async fn instance(&self, id: Option<&Bson>) -> Result<String, StoreError> {
         let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
         let instances = self.collections.collection(collection::INSTANCES);
@@ -370,12 +372,12 @@ impl Explainer {
     }
 }
 
-/// What MongoDB refuses or does not do for the instance.
+/// Returns what MongoDB refuses or fails to do for the instance.
 fn store_trouble(owner: &Owner) -> Option<&str> {
     owner.relay.as_ref()?.get_str(fields::STORE_TROUBLE).ok()
 }
 
-/// What the relay must correct before it delivers the record.
+/// Describes what the relay must correct before it delivers the record.
 fn in_words(wrong: Defect, front: &Document) -> String {
     match wrong {
         Defect::Seq => "it has no usable seq".to_owned(),
@@ -387,14 +389,14 @@ fn in_words(wrong: Defect, front: &Document) -> String {
     }
 }
 
-/// Whether the instance names this record in a list of its state.
+/// Returns whether the instance names this record in a list of its state.
 fn names(owner: &Owner, list: &str, record: &Record) -> bool {
     let named = owner.relay.as_ref().and_then(|relay| relay.get_array(list).ok());
     let id = state_id(&record.id);
     named.is_some_and(|ids| ids.iter().any(|named| named.as_str() == Some(&id)))
 }
 
-/// That the owner does not name all records which wait for what it alone knows.
+/// Notes that the owner does not name all records that wait for something only it knows.
 fn unnamed(owner: &Owner) -> String {
     let counts =
         owner.relay.as_ref().and_then(|relay| relay.get_document(fields::BLOCKED_KEYS).ok());
@@ -403,15 +405,15 @@ fn unnamed(owner: &Owner) -> String {
         count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
     };
     let of_the_relay = [
-        BlockReason::Suspect,
+        BlockReason::Quarantined,
         BlockReason::Refused,
         BlockReason::DeadLetter,
         BlockReason::DestinationPaused,
     ];
     match of_the_relay.iter().map(count).max().unwrap_or(0) {
-        0..=NAMED => String::new(),
+        0..=MAX_NAMED => String::new(),
         many => format!(
-            ", unless it is one of the {many} records of which that instance names {NAMED} only: \
+            ", unless it is one of the {many} records of which that instance names {MAX_NAMED} only: \
              `postrider relay blocked-keys` lists them"
         ),
     }
@@ -450,7 +452,7 @@ fn blocked(dead: Document) -> Waiting {
 }
 
 fn read(record: &Document) -> Record {
-    // What was decoded is encoded again without fail.
+    // A decoded document always encodes.
     let raw = bson::RawDocumentBuf::try_from(record).unwrap_or_default();
     Record::read(&raw)
 }

@@ -1,5 +1,5 @@
-//! What must be done apart from the scans: scheduled records, rare kinds of invalid partitions,
-//! the clock.
+//! Work apart from the scans: promotes scheduled records, corrects rare kinds of invalid
+//! partitions, and reads the server's clock.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -23,26 +23,27 @@ use crate::reported::Reported;
 use crate::sink::Sink;
 use crate::store_health::{StoreWork, remedy, words};
 
-/// How often the server is asked for its time: the estimate drifts by the difference of
-/// two quartz clocks, a millisecond in this time at worst.
-const CLOCK: Duration = Duration::from_secs(10);
+/// How often the server is asked for its time. In this time the estimate drifts by a millisecond at
+/// worst, the difference of two quartz clocks.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Pauses before a round that failed is made again, from and to, where `poll_interval` is longer:
-/// when the next scheduled record is due is not known then.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Shortest and longest pause before a failed round is repeated, if `poll_interval` is longer: the
+/// next due time is not known then.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// When everything was last searched for rare kinds of invalid partitions.
+/// When rare kinds of invalid partitions were last searched.
 ///
-/// The search visits each partition, past all that was delivered of late. While the change stream
-/// carries the records it also brings these, so that the search is an audit, as rare as the other one.
+/// The search visits each partition and passes over recently delivered records. While the change
+/// stream carries the records it also brings these, so the search is an audit, at the same
+/// interval.
 #[derive(Default)]
 struct Search {
-    /// The live period in which the last one began, and when.
+    /// The live period in which the last search began, and when.
     last: Option<(LivePeriod, Instant)>,
 }
 
 impl Search {
-    /// Whether another one is due in this live period; by polling one always is.
+    /// Returns whether another search is due in this live period; while polling, one always is.
     fn is_due(&self, live: Option<LivePeriod>, now: Instant, interval: Duration) -> bool {
         match (live, self.last) {
             (Some(live), Some((last, began))) => live != last || now >= began + interval,
@@ -58,24 +59,24 @@ struct Unpromoted {
     reported: Reported<RawId>,
 }
 
-/// Keeps house, for ever, once in every `poll_interval` and when a scheduled record is due.
+/// Runs a round in every `poll_interval`, and when a scheduled record is due, forever.
 pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
     let mut clock_due = Instant::now();
     let (mut unpromoted, mut search) = (Unpromoted::default(), Search::default());
-    let (mut again, mut is_told) = (AGAIN.0, false);
+    let (mut again, mut is_reported) = (RETRY_PAUSE.0, false);
     loop {
         if clock_due <= Instant::now()
             && context.clock.sample(context.collections.database()).await.is_ok()
         {
-            clock_due = Instant::now() + CLOCK;
+            clock_due = Instant::now() + CLOCK_INTERVAL;
         }
         let poll = context.settings.poll_interval;
         let began = Instant::now();
-        let pause = match once(&context, &wakeup, &mut unpromoted, &mut search).await {
+        let pause = match run_round(&context, &wakeup, &mut unpromoted, &mut search).await {
             Ok(pause) => {
-                again = AGAIN.0;
+                again = RETRY_PAUSE.0;
                 context.state.store_health.succeeded(StoreWork::Promote);
-                if std::mem::take(&mut is_told) {
+                if std::mem::take(&mut is_reported) {
                     info!("scheduled records are made pending again");
                 }
                 pause
@@ -83,11 +84,11 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
             Err(error) => {
                 let is_first = context.state.store_health.failed(StoreWork::Promote, began, &error);
                 let (words, remedy) = (words(&error), remedy(&error));
-                // The scan meets the same error and reports it, where it finds anything to lease.
+                // The scan meets the same error and logs it, if it finds anything to lease.
                 let is_news =
-                    !is_first && !is_told && !context.state.store_health.fails(StoreWork::Take);
+                    !is_first && !is_reported && !context.state.store_health.fails(StoreWork::Take);
                 if error.meaning() == Meaning::Permanent && is_news {
-                    is_told = true;
+                    is_reported = true;
                     let error = words;
                     warn!(
                         error,
@@ -96,7 +97,7 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
                 } else {
                     debug!(error = words, "housekeeping is put off");
                 }
-                let longer = (again * 2).min(AGAIN.1);
+                let longer = (again * 2).min(RETRY_PAUSE.1);
                 std::mem::replace(&mut again, longer)
             }
         };
@@ -105,8 +106,9 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
     }
 }
 
-/// One round; returns how long until the next one. Those that are `unpromoted` hold up no others.
-async fn once<S: Sink>(
+/// Runs one round and returns how long until the next one. The `unpromoted` records delay no
+/// others.
+async fn run_round<S: Sink>(
     context: &RelayContext<S>,
     wakeup: &Wakeup,
     unpromoted: &mut Unpromoted,
@@ -119,7 +121,7 @@ async fn once<S: Sink>(
     if search.is_due(live, now, context.settings.audit_interval) {
         let found = correct_misplaced(context, wakeup).await?;
         is_more_misplaced = found == Misplaced::More;
-        // Until it finds nothing: what MongoDB refuses to have corrected holds back its key.
+        // Repeated until it finds nothing: a record that MongoDB refuses to correct blocks its key.
         search.last = live.filter(|_| found == Misplaced::Nothing).map(|live| (live, now));
     }
     unpromoted.until.retain(|_, until| *until > now);
@@ -139,57 +141,59 @@ async fn once<S: Sink>(
     if promoted.more || is_more_misplaced {
         return Ok(Duration::ZERO);
     }
-    // A moment behind the due time, since the estimate is good to a round trip.
+    // A moment after the due time: the estimate is accurate to a round trip.
     let next = promoted.next.map(|due| context.clock.until(due) + Duration::from_millis(2));
     Ok(next.unwrap_or(Duration::MAX))
 }
 
-/// What a search for records with an invalid partition has found.
+/// The result of a search for records with an invalid partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Misplaced {
-    /// None.
+    /// No records.
     Nothing,
-    /// Some; there may be others that MongoDB refuses to have corrected.
+    /// Some records; MongoDB may refuse to correct others.
     Some,
-    /// More than it may read at a time.
+    /// More records than one search may read.
     More,
 }
 
-/// Corrects records with an invalid partition of whatever kind.
+/// Corrects records with any kind of invalid partition.
 async fn correct_misplaced<S: Sink>(
     context: &RelayContext<S>,
     wakeup: &Wakeup,
 ) -> Result<Misplaced, StoreError> {
     let limit = context.settings.batch_size;
     let mut snapshot = Snapshot::begin(&context.collections).await?;
-    // Those that rest make room for others.
+    // Records that rest make room for others.
     let resting = context.state.refused_changes.held();
     let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();
-    let mut odd = snapshot.all_misplaced(&resting, limit).await?;
+    let mut misplaced = snapshot.all_misplaced(&resting, limit).await?;
     drop(snapshot);
-    let is_nothing = odd.is_empty() && resting.is_empty();
-    let is_cut = odd.len() >= limit;
-    odd.retain(|record| record.unfit.is_none());
-    let changed = mend_in_order(context, &odd).await?;
+    let is_nothing = misplaced.is_empty() && resting.is_empty();
+    let is_cut = misplaced.len() >= limit;
+    misplaced.retain(|record| record.unfit.is_none());
+    let changed = correct_in_order(context, &misplaced).await?;
     if changed {
         wakeup.all();
     }
-    Ok(match is_cut && changed {
-        true => Misplaced::More,
-        false if is_nothing => Misplaced::Nothing,
-        false => Misplaced::Some,
+    Ok(if is_cut && changed {
+        Misplaced::More
+    } else if is_nothing {
+        Misplaced::Nothing
+    } else {
+        Misplaced::Some
     })
 }
 
-/// Corrects records for which no scan probes: of each key the earliest first, and the next one when
-/// a majority has that. So no scan sees one of them without those before it. Returns whether any
-/// was changed.
-async fn mend_in_order<S: Sink>(
+/// Corrects records that no scan searches for: the earliest of each key first, and the next one
+/// when a majority has the correction. So no scan sees one of them without those before it. Returns
+/// whether any was changed.
+async fn correct_in_order<S: Sink>(
     context: &RelayContext<S>,
     records: &[Record],
 ) -> Result<bool, StoreError> {
     let mut in_order: Vec<&Record> = records.iter().collect();
-    // One without a `seq` gets one of now.
+    // A record without a `seq` gets the current one.
     in_order.sort_by_key(|record| (record.seq.is_none(), record.seq));
     let mut lanes: BTreeMap<&LaneKey, VecDeque<&Record>> = BTreeMap::new();
     for record in in_order {
@@ -211,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_is_an_audit_while_the_change_stream_carries_the_records() {
+    fn search_runs_at_audit_interval_in_live_mode() {
         let (now, interval) = (Instant::now(), Duration::from_secs(60));
         let (live, later) = (LivePeriod::default(), now + interval);
         let searched = Search { last: Some((live, now)) };
@@ -220,6 +224,6 @@ mod tests {
         assert!(searched.is_due(None, now, interval), "by polling in every round");
         assert!(!searched.is_due(Some(live), later - Duration::from_millis(1), interval));
         assert!(searched.is_due(Some(live), later, interval));
-        assert!(searched.is_due(Some(live.next()), now, interval), "live anew");
+        assert!(searched.is_due(Some(live.next()), now, interval), "live again");
     }
 }

@@ -1,18 +1,18 @@
-//! What the relay has in memory, and how many of its lanes publish.
+//! Counts the records in memory and the lanes that publish.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postrider_outbox::record::Record;
 
-/// What is in memory: records that are leased and not settled, and those that are being read.
+/// Records in memory: leased and not settled, or being read.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     records: AtomicUsize,
-    /// Those of them that wait for a destination which does not answer.
+    /// The records that wait for a destination which does not answer.
     parked: AtomicUsize,
     bytes: AtomicUsize,
-    /// Lanes that publish, except those that are parked.
+    /// Lanes that publish, except parked ones.
     publishing: AtomicUsize,
     /// What the scans under way may read.
     reading: AtomicUsize,
@@ -42,8 +42,8 @@ impl InFlight {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// An allowance for one scan: half of what is left below `limit`, so that there is some for
-    /// another one beside it; one byte at least, for which a scan reads one record.
+    /// Reserves an allowance for one scan: half of what is left below `limit`, so that another scan
+    /// can run at the same time; at least one byte, for which a scan reads one record.
     pub(crate) fn allow(self: &Arc<Self>, limit: usize) -> ReadAllowance {
         let used = self.bytes() + self.reading.load(Ordering::Relaxed);
         let bytes = (limit.saturating_sub(used) / 2).max(1);
@@ -55,34 +55,34 @@ impl InFlight {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Those that do not wait for a destination which does not answer.
+    /// Returns the number of records that do not wait for a destination which does not answer.
     pub(crate) fn moving(&self) -> usize {
         self.records().saturating_sub(self.parked.load(Ordering::Relaxed))
     }
 
-    /// How many lanes publish, except those that are parked.
+    /// Returns the number of lanes that publish, except parked ones.
     pub(crate) fn publishing_lanes(&self) -> usize {
         self.publishing.load(Ordering::Relaxed)
     }
 
-    /// How many records a lane that publishes has on average: 1 at least.
+    /// Returns the average number of records of a publishing lane, at least 1.
     pub(crate) fn per_lane(&self) -> usize {
         (self.moving() / self.publishing_lanes().max(1)).max(1)
     }
 
-    /// Counts a lane among those that have something to publish.
+    /// Counts a lane that has something to publish.
     pub(crate) fn publishing(&self) -> PublishingLane<'_> {
         self.publishing.fetch_add(1, Ordering::Relaxed);
         PublishingLane { count: &self.publishing, counted: true }
     }
 
-    /// Takes a lane with so many records out of what counts as moving.
+    /// Stops counting this many records of a lane as moving.
     pub(super) fn park(&self, records: usize) {
         self.publishing.fetch_sub(1, Ordering::Relaxed);
         self.parked.fetch_add(records, Ordering::Relaxed);
     }
 
-    /// The end of [`park`](Self::park).
+    /// Ends [`park`](Self::park).
     pub(super) fn unpark(&self, records: usize) {
         self.publishing.fetch_add(1, Ordering::Relaxed);
         self.parked.fetch_sub(records, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl InFlight {
     }
 }
 
-/// Counts one lane, until dropped or paused, among those that publish.
+/// Counts one lane as publishing, until dropped or paused.
 #[derive(Debug)]
 pub(crate) struct PublishingLane<'a> {
     count: &'a AtomicUsize,

@@ -1,6 +1,6 @@
-//! The state that an instance writes with its heartbeat: its fields, and how texts in it are cut.
+//! The state that an instance writes with its heartbeat: its fields, and how texts are shortened.
 //!
-//! All in all it stays below 16 KB.
+//! The total stays below 16 KB.
 
 use postrider_outbox::ids::RecordId;
 
@@ -10,7 +10,7 @@ pub mod fields {
     pub const SINKS_DOWN: &str = "sinksDown";
     /// Blocked keys, counted by reason.
     pub const BLOCKED_KEYS: &str = "blockedKeys";
-    /// Ids of some records that wait for their turn to go alone.
+    /// Ids of some records that wait for their turn in quarantine.
     pub const ALONE: &str = "alone";
     /// Ids of some records that MongoDB refused to let the relay lease.
     pub const REFUSED: &str = "refused";
@@ -18,7 +18,7 @@ pub mod fields {
     pub const DEAD_LETTER: &str = "deadLetter";
     /// Ids of some records whose destinations do not confirm.
     pub const UNCONFIRMED: &str = "unconfirmed";
-    /// What MongoDB refuses or does not do for the relay, in words, while it lasts.
+    /// What MongoDB refuses or fails to do for the relay, as text, while it lasts.
     pub const STORE_TROUBLE: &str = "storeTrouble";
     /// Some destinations that do not confirm: `sink`, `destination`, `key`, `cause`.
     pub const DESTINATIONS_PAUSED: &str = "destinationsPaused";
@@ -33,25 +33,25 @@ pub mod fields {
 }
 
 /// Ids of each kind that the state names at most.
-pub(crate) const NAMED: usize = 32;
+pub(crate) const MAX_NAMED: usize = 32;
 
 /// Characters of an id or a name.
-pub(super) const ID: usize = 64;
+pub(super) const MAX_ID_CHARS: usize = 64;
 
 /// Characters of a cause.
-pub(super) const CAUSE: usize = 200;
+pub(super) const MAX_CAUSE_CHARS: usize = 200;
 
-/// An id as the state contains it.
+/// Shortens an id for the state.
 pub(crate) fn state_id(id: &RecordId) -> String {
     state_name(&id.to_string())
 }
 
-/// A name as the state contains it.
+/// Shortens a name for the state.
 pub fn state_name(name: &str) -> String {
-    shortened(name, ID)
+    shortened(name, MAX_ID_CHARS)
 }
 
-/// At most so many characters of a text.
+/// Returns at most this many characters of a text.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

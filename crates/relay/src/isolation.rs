@@ -1,5 +1,5 @@
-//! A sink's isolated connections, for messages that may take their connection down, and
-//! for those that probe a destination that does not confirm.
+//! The isolated connections of a sink, for messages that may break their connection and for
+//! messages that probe a destination which does not confirm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,9 +14,9 @@ use crate::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 /// The pause after a connection could not be opened.
 const FAILED_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a confirm shows that the connection is sound. One record after the other goes this way
-/// after a crash, and a probe costs as much as a publish.
-const SOUND: Duration = Duration::from_secs(1);
+/// How long a confirm shows that the connection is sound. After a crash records use it one after
+/// the other, and a probe costs as much as a publish.
+const SOUND_PERIOD: Duration = Duration::from_secs(1);
 
 /// The isolated connections of one sink. Each connects when it is first needed.
 #[derive(Debug)]
@@ -25,15 +25,15 @@ pub struct IsolatedConnections<S> {
     /// For one message at a time.
     exclusive: S,
     room: Arc<tokio::sync::Mutex<()>>,
-    /// When the latest message was confirmed on it, unless something failed since.
+    /// When the latest message was confirmed on it, unless a failure followed.
     confirmed: Mutex<Option<Instant>>,
-    /// For probes, each of which may take as long as a publish may: no other record waits for them.
+    /// For probes, each of which may take as long as a publish: no other record waits for them.
     shared: S,
-    /// Whether no isolated connection can be opened, while the main one is up.
+    /// Whether no isolated connection can be opened although the main one is up.
     lacking: AtomicBool,
 }
 
-/// A place on an isolated connection, until dropped.
+/// The right to use an isolated connection, until dropped.
 #[derive(Debug)]
 pub(crate) enum Place {
     Shared,
@@ -41,14 +41,14 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Whether nothing else is published on the connection meanwhile.
+    /// Returns whether nothing else is published on the connection meanwhile.
     pub(crate) fn is_exclusive(&self) -> bool {
         matches!(self, Self::Exclusive { .. })
     }
 }
 
 impl<S: Sink> IsolatedConnections<S> {
-    /// That of the sink of this name.
+    /// Creates the isolated connections of the sink of this name.
     pub fn new(name: SinkName, sink: &S) -> Self {
         Self {
             name,
@@ -60,8 +60,8 @@ impl<S: Sink> IsolatedConnections<S> {
         }
     }
 
-    /// Waits for a place. An exclusive one comes with a connection that was found sound just now:
-    /// the loss of an idle connection is not the fault of the record that comes next.
+    /// Waits for a place. An exclusive place comes with a connection that was found sound just now:
+    /// the next record is not at fault for the loss of an idle connection.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl<S: Sink> IsolatedConnections<S> {
             return Ok(Place::Shared);
         }
         let place = Place::Exclusive { _room: self.room.clone().lock_owned().await };
-        if self.confirmed().is_some_and(|confirmed| confirmed.elapsed() < SOUND) {
+        if self.confirmed().is_some_and(|confirmed| confirmed.elapsed() < SOUND_PERIOD) {
             return Ok(place);
         }
         match self.exclusive.probe().await {
@@ -83,7 +83,7 @@ impl<S: Sink> IsolatedConnections<S> {
         }
     }
 
-    /// Publishes, connecting first if needed. Returns when the message was handed over.
+    /// Publishes, and connects first if needed. Returns when the message was sent.
     pub(crate) async fn publish(
         &self,
         place: &Place,
@@ -108,7 +108,7 @@ impl<S: Sink> IsolatedConnections<S> {
         (handed_over, result)
     }
 
-    /// Warns, once, that no isolated connection can be opened while the main one is up.
+    /// Warns, once, that no isolated connection can be opened although the main one is up.
     pub(crate) fn lacks(&self, down: impl std::fmt::Display) {
         if !self.lacking.swap(true, Ordering::Relaxed) {
             warn!(

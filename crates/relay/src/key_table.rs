@@ -1,9 +1,9 @@
-//! What the relay knows of keys: which are in flight, which are blocked, and by what.
+//! The key table: which keys are in flight, which are blocked, and by what.
 //!
-//! While rotations find the records, the table saves reads: a rotation skips the keys in it. It never
-//! decides that a record must wait. An entry ends when its time is over, when its sink is up, and when
-//! `recheck` finds that the blocker is gone, has changed, or is no longer the first of its key. A
-//! snapshot that shows the key fit to go outranks it.
+//! While rotations find the records, the table saves reads: a rotation skips its keys. It never
+//! decides that a record must wait. An entry ends when its time is over, when its sink is up, and
+//! when `recheck` finds that the blocker is gone, has changed, or is no longer the first of its
+//! key. A snapshot that shows the key ready takes precedence.
 //!
 //! While the change stream carries the records, a key that is not in the table has nothing pending
 //! (`key_table::live`).
@@ -30,15 +30,15 @@ pub(super) use entries::{LivePeriod, ScanPoint, ScanStart};
 pub(super) use live::KeyState;
 pub use queries::BlockedKey;
 
-/// The keys of one relay. The order rests on the prefix rule, not on this table.
+/// The keys of one relay. The order depends on the prefix rule, not on this table.
 #[derive(Debug, Default)]
 pub struct KeyTable {
     entries: Mutex<Entries>,
 }
 
 impl KeyTable {
-    /// Makes these the partitions in which keys may be registered. Lanes of other partitions end as
-    /// soon as the outcome of what is under way is known; blocked keys there are removed.
+    /// Sets the partitions in which keys may be registered. Lanes of other partitions end as soon
+    /// as the outcome of what is under way is known; blocked keys there are removed.
     pub fn set_owned(&self, partitions: &[u8]) {
         let mut entries = self.entries();
         entries.owned = [false; 256];
@@ -56,15 +56,15 @@ impl KeyTable {
     /// Registers `lane`, unless its key is in flight or in quarantine, or in a partition of another
     /// instance.
     ///
-    /// A snapshot has shown its head fit to go, so a wait that the key table knows is over. Only what
-    /// the relay alone knows of that very head is stronger.
+    /// A snapshot has shown that its head is ready, which ends a known block. Only a reason of that
+    /// head that the relay alone knows takes precedence.
     #[must_use]
     pub fn register(&self, lane: &Arc<Lane>, head: &Record) -> bool {
         self.entries().register(lane, head)
     }
 
-    /// Enters a key as waiting for its turn to go alone; false where it does so already, or where
-    /// its partition is not ours.
+    /// Registers a key that waits for its turn in quarantine. Returns false if it is registered
+    /// already, or if another instance owns its partition.
     #[must_use]
     pub fn register_quarantined(&self, key: &LaneKey, head: Blocker) -> bool {
         let mut entries = self.entries();
@@ -73,15 +73,17 @@ impl KeyTable {
         if !entries.owns(head.partition) || is_entered || rests {
             return false;
         }
-        entries.quarantined.insert(key.clone(), KeyBlock::new(BlockReason::Suspect, head, None));
+        entries
+            .quarantined
+            .insert(key.clone(), KeyBlock::new(BlockReason::Quarantined, head, None));
         entries.blocked.remove(key);
         entries.pending_scans.remove(key);
         entries.index(key);
         true
     }
 
-    /// Enters `lane` as busy where its key still waits for the turn of this record, as it was
-    /// read, and its partition is still ours.
+    /// Registers `lane` if its key still waits for the turn of this record, as it was read, and
+    /// this instance still owns its partition.
     #[must_use]
     pub fn start_quarantined(&self, lane: &Arc<Lane>, head: &Blocker) -> bool {
         let mut entries = self.entries();
@@ -95,50 +97,51 @@ impl KeyTable {
         true
     }
 
-    /// The lane in flight for this key.
+    /// Returns the lane in flight for this key.
     pub fn lane(&self, key: &LaneKey) -> Option<Arc<Lane>> {
         self.entries().lanes.get(key).cloned()
     }
 
-    /// Notes that a key is blocked, unless it is in flight.
+    /// Blocks a key, unless it is in flight.
     pub fn block(&self, key: LaneKey, wait: KeyBlock) {
         self.entries().block(key, wait);
     }
 
-    /// How often some sink came up until now, for [`block_for_sink`](Self::block_for_sink).
+    /// Returns how often some sink came up until now, for [`block_for_sink`](Self::block_for_sink).
     pub fn recoveries(&self) -> Recoveries {
         self.entries().recoveries
     }
 
-    /// Notes that a key must wait for its sink, which was found paused after `as_of` was asked
-    /// for; unless a sink came up since: it may be this one's, and the key would stay blocked.
+    /// Blocks a key whose sink was found paused after `as_of` was read. If a sink came up since, it
+    /// may be this one: the key is scanned instead, or it would stay blocked.
     pub fn block_for_sink(&self, key: LaneKey, wait: KeyBlock, as_of: Recoveries) {
         let mut entries = self.entries();
-        match entries.recoveries == as_of {
-            true => entries.block(key, wait),
-            false => entries.require_scan(key, wait.blocker.partition, wait.blocker.id),
+        if entries.recoveries == as_of {
+            entries.block(key, wait)
+        } else {
+            entries.require_scan(key, wait.blocker.partition, wait.blocker.id)
         }
     }
 
-    /// Removes all keys that wait for a sink: one is up.
+    /// Unblocks all keys that wait for a sink: one is up.
     pub fn unblock_sinks(&self) {
         let mut entries = self.entries();
         entries.recoveries.0 += 1;
         entries.release_blocked(|wait| wait.reason == BlockReason::SinkPaused);
     }
 
-    /// Frees all keys that wait for the end of a lease: its owner may be dead.
+    /// Unblocks all keys that wait for the end of a lease: its owner may be dead.
     pub(crate) fn unblock_leased(&self) {
         self.entries().release_blocked(|wait| wait.reason == BlockReason::Leased);
     }
 
-    /// Frees all keys that wait for a destination: it confirms again.
+    /// Unblocks all keys that wait for a destination: it confirms again.
     pub(crate) fn unblock_destination(&self, sink: &str, destination: &Address) {
         self.entries().release_blocked(|wait| wait.is_for(sink, destination));
     }
 
-    /// Of each of these destinations frees one key: one without a record that is itself suspected
-    /// if there is any, and of these the one that has waited the longest since it was read.
+    /// Unblocks one key of each of these destinations, if possible one whose record is not
+    /// suspected itself, and of these the one that was read the longest ago.
     pub(crate) fn unblock_for_probes(
         &self,
         sink: &str,
@@ -165,25 +168,24 @@ impl KeyTable {
         called
     }
 
-    /// Removes a key: whatever it has pending may be taken.
+    /// Removes a key: all its pending records may be acquired.
     pub fn release(&self, key: &LaneKey) {
         self.entries().release(key);
     }
 
-    /// Removes the key of a lane that has ended. `is_complete`: nothing of it is pending, as far
-    /// as the stream was handled.
+    /// Removes the key of a lane that has ended. `is_complete`: nothing of it is pending, as far as
+    /// the stream was handled.
     pub(super) fn end_lane(&self, lane: &Lane, is_complete: bool) {
         let mut entries = self.entries();
-        match is_complete && !entries.withheld.contains_key(&lane.key) {
-            true => {
-                entries.remove(&lane.key);
-                entries.strays.remove(&lane.key);
-            }
-            false => entries.release(&lane.key),
+        if is_complete && !entries.withheld.contains_key(&lane.key) {
+            entries.remove(&lane.key);
+            entries.strays.remove(&lane.key);
+        } else {
+            entries.release(&lane.key);
         }
     }
 
-    /// Removes a key that waits; one in flight stays.
+    /// Removes a blocked key; one in flight stays.
     pub fn unblock(&self, key: &LaneKey) {
         let mut entries = self.entries();
         if !entries.lanes.contains_key(key) {
@@ -191,7 +193,7 @@ impl KeyTable {
         }
     }
 
-    /// Removes the keys whose wait is over by now; returns whether there were any.
+    /// Removes the keys whose block is over by now. Returns whether there were any.
     pub fn unblock_due(&self, now: Instant) -> bool {
         let mut entries = self.entries();
         if entries.next_due.is_none_or(|due| now < due) {
@@ -202,7 +204,7 @@ impl KeyTable {
         any
     }
 
-    /// Frees a key that still waits for this blocker, as it was; returns whether it did.
+    /// Unblocks a key that still waits for this blocker, unchanged. Returns whether it did.
     pub fn unblock_from(&self, key: &LaneKey, blocker: &Blocker) -> bool {
         let mut entries = self.entries();
         let waits = entries.block_of(key).is_some_and(|wait| wait.blocker == *blocker);
@@ -212,8 +214,8 @@ impl KeyTable {
         waits
     }
 
-    /// A read has shown the blocker of a key, which was written since: later reads are compared with
-    /// this one.
+    /// Updates the blocker of a key that was written since, with the state that a read has shown:
+    /// later reads are compared with this one.
     pub(super) fn update_blocker(&self, key: &LaneKey, blocker: &Blocker, seen: Blocker) {
         let mut entries = self.entries();
         if let Some(wait) = entries.blocked.get_mut(key).filter(|wait| wait.blocker == *blocker) {
@@ -221,19 +223,18 @@ impl KeyTable {
         }
     }
 
-    /// Notes which keys a rotation found blocked by their dead.
+    /// Records which keys a rotation found blocked by dead records.
     pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, Dead)>) {
         let mut entries = self.entries();
-        match entries.follows {
-            true => entries.block_by_dead(keys),
-            false => {
-                entries.dead_blockers = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect()
-            }
+        if entries.follows {
+            entries.block_by_dead(keys);
+        } else {
+            entries.dead_blockers = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect();
         }
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // A panic elsewhere ends the process; the key table itself is never left half written.
+        // A panic elsewhere ends the process; the table itself is never left half written.
         self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,5 +1,5 @@
-//! The records of one key that are in flight, and what is known of those behind them.
-//! A [worker](crate::lane_worker) delivers them.
+//! The records of one key that are in flight, and what is known of those behind them. A
+//! [worker](crate::lane_worker) delivers them.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct Lane {
     pub key: LaneKey,
     /// The key's partition.
     pub partition: u8,
-    /// Whether its one record goes alone.
+    /// Whether it holds one quarantined record.
     pub alone: bool,
     revoked: AtomicBool,
     refused: AtomicBool,
@@ -36,28 +36,29 @@ pub struct Lane {
 struct State {
     /// Leased, not yet published, in order.
     waiting: VecDeque<LeasedRecord>,
-    /// Leased or confirmed, and not yet settled in MongoDB: what a refill passes over.
+    /// Leased or confirmed, and not yet settled in MongoDB: a refill skips them.
     in_flight: HashSet<RecordId>,
-    /// Settled while a refill is under way, whose snapshot may show them as leased still.
+    /// Settled during a refill, whose snapshot may still show them as leased.
     settled_meanwhile: HashSet<RecordId>,
     /// Records whose lease is under way.
     expected: HashSet<RecordId>,
-    /// The first of all.
+    /// The first record of the lane.
     first: Option<RecordId>,
-    /// Whether it holds all that its key has pending, as far as the change stream was handled. Only
-    /// then is a record put behind the others, and is the key free when the lane ends.
+    /// Whether it holds all pending records of its key, as far as the change stream was handled.
+    /// Only then can a record be added behind the others, and is the key released when the lane
+    /// ends.
     is_complete: bool,
-    /// Whether its first records are on their way to be leased: others come behind them.
+    /// Whether the lease of its first records is queued: others follow them.
     is_queued: bool,
-    /// Whether a record was expected that was not to be had: nothing behind it may come.
+    /// Whether an expected record could not be leased: nothing behind it may be added.
     has_gap: bool,
     /// Whether nothing is added any more.
     is_closed: bool,
-    /// Whether the key had more behind these when it was last read.
+    /// Whether the key had more records behind these when it was last read.
     more: bool,
     /// Whether a refill is under way.
     refilling: bool,
-    /// How many came the last time.
+    /// How many records the last refill brought.
     came: usize,
 }
 
@@ -67,18 +68,18 @@ impl State {
         self.waiting.extend(records);
     }
 
-    /// How many were published, or are being so, and are not settled.
+    /// Returns how many records were published, or are being published, and are not settled.
     fn unsettled(&self) -> usize {
         self.in_flight.len().saturating_sub(self.waiting.len())
     }
 
-    /// Whether nothing is to come of it, but for what waits.
+    /// Returns whether only the waiting records are left.
     fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.expected.is_empty() && !self.refilling
     }
 }
 
-/// A lane that takes no room, until dropped.
+/// Keeps a lane parked, so that it takes no room, until dropped.
 #[derive(Debug)]
 pub(super) struct Parked<'a> {
     lane: &'a Lane,
@@ -98,13 +99,14 @@ impl Drop for Parked<'_> {
 pub enum LaneEnd {
     /// Nothing is left in flight.
     Drained,
-    /// Its head failed and waits: for its next try, or for the sink of its dead letter.
+    /// Its head failed and waits: for its next attempt, or for the sink of its dead letter.
     Waits(Box<KeyBlock>),
-    /// Sink down, lease spent or lost, partition lost, or a stop: what was left has been given back.
+    /// Sink down, lease spent or lost, partition lost, or a stop: the remaining records were
+    /// released.
     Interrupted,
 }
 
-/// What the next step of a lane is.
+/// The next step of a lane.
 pub(super) enum Next {
     Publish(Box<LeasedRecord>),
     Await,
@@ -112,12 +114,12 @@ pub(super) enum Next {
 }
 
 impl Lane {
-    /// A lane without records yet.
+    /// Creates a lane without records.
     pub fn new(key: LaneKey, partition: u8) -> Arc<Self> {
         Arc::new(Self::with(key, partition, false))
     }
 
-    /// The same for one record that goes alone.
+    /// Creates a lane for one quarantined record.
     pub(crate) fn alone(key: LaneKey, partition: u8) -> Arc<Self> {
         Arc::new(Self::with(key, partition, true))
     }
@@ -136,32 +138,33 @@ impl Lane {
         }
     }
 
-    /// Its partition is to be another's: nothing more of it is published, and it ends when what
-    /// is under way is known.
+    /// Revokes the lane because another instance will own its partition: it publishes nothing more,
+    /// and ends when the outcome of what is under way is known.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }
 
-    /// MongoDB refuses an outcome of this lane: nothing more of it is published, and it ends when
-    /// that outcome is written, or given up.
+    /// Records that MongoDB refuses an outcome of this lane: it publishes nothing more, and ends
+    /// when that outcome is written or abandoned.
     pub(crate) fn refuse(&self) {
         self.refused.store(true, Ordering::Relaxed);
         self.refusal.notify_one();
         self.changed.notify_one();
     }
 
-    /// Resolves when an outcome is refused. For one waiter.
+    /// Resolves when an outcome is refused. Supports one waiter.
     pub(crate) async fn refused(&self) {
         self.refusal.notified().await;
     }
 
-    /// Whether its records must be let go, settled or not: at a stop, or for another owner.
+    /// Returns whether its records must be released, settled or not: at a stop, or for another
+    /// owner.
     pub(super) fn must_end(&self, stop: &CancellationToken) -> bool {
         stop.is_cancelled() || self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing new may be published.
+    /// Returns whether nothing new may be published.
     pub(super) fn is_over(&self, stop: &CancellationToken) -> bool {
         self.must_end(stop) || self.refused.load(Ordering::Relaxed)
     }
@@ -170,7 +173,7 @@ impl Lane {
     pub(super) async fn over(&self, stop: &CancellationToken) {
         let over = async {
             while !self.is_over(stop) {
-                // Another waiter for a change looks at the state first.
+                // Another waiter for a change reads the state first.
                 self.changed.notified().await;
             }
         };
@@ -180,14 +183,14 @@ impl Lane {
         }
     }
 
-    /// Resolves when something came or was settled, or when the lane is to end. For one waiter.
+    /// Resolves when a record was added or settled, or when the lane must end. Supports one waiter.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Lets others have the room that this lane takes, until the answer is dropped: its records wait
-    /// for a destination that does not answer. Their bytes stay counted. `None` where the lane is
-    /// parked already.
+    /// Parks the lane until the guard is dropped: its records wait for a destination that does not
+    /// answer, and take no room from others. Their bytes stay counted. `None` if the lane is parked
+    /// already.
     pub(super) fn park<'a>(&'a self, load: &'a InFlight) -> Option<Parked<'a>> {
         if self.parked.swap(true, Ordering::Relaxed) {
             return None;
@@ -197,7 +200,7 @@ impl Lane {
         Some(Parked { lane: self, load, records })
     }
 
-    /// Puts newly leased records behind those that wait. `more`: there were more to be had.
+    /// Adds newly leased records behind those that wait. `more`: the key has more.
     pub fn add(&self, records: Vec<LeasedRecord>, more: bool) {
         {
             let mut state = self.state();
@@ -210,8 +213,8 @@ impl Lane {
         self.changed.notify_one();
     }
 
-    /// Expects these to be leased for it, the first ones of the lane; `is_complete` where they are
-    /// all that its key has pending.
+    /// Expects the lease of these first records. `is_complete`: they are all pending records of its
+    /// key.
     pub(super) fn begin(&self, records: &[Record], is_complete: bool) {
         let mut state = self.state();
         state.first = records.first().map(|record| record.id.clone());
@@ -219,14 +222,14 @@ impl Lane {
         state.is_complete = is_complete;
     }
 
-    /// Its first records will be leased before any that is offered from now on.
+    /// Records that the lease of its first records is queued, before any record offered from now
+    /// on.
     pub(super) fn queued(&self) {
         self.state().is_queued = true;
     }
 
-    /// Expects one more to be leased for it; returns whether it does. It does not where something
-    /// of its key is pending that it does not hold, where it is full, where it has ended, and where
-    /// it is only about to begin.
+    /// Expects the lease of one more record. Returns false if its key has a pending record that the
+    /// lane does not hold, or if the lane is full, has ended, or is not queued yet.
     pub(super) fn offer(&self, id: &RecordId) -> bool {
         let mut state = self.state();
         let is_full = state.in_flight.len() + state.expected.len() >= Settings::WHOLE;
@@ -237,14 +240,14 @@ impl Lane {
         state.expected.insert(id.clone())
     }
 
-    /// Whether this record is in flight, or is being leased.
+    /// Returns whether this record is in flight or being leased.
     pub(super) fn expects(&self, id: &RecordId) -> bool {
         let state = self.state();
         state.in_flight.contains(id) || state.expected.contains(id)
     }
 
-    /// What became of the lease of records that were expected: which are held. `more`, for the first
-    /// ones of the lane: there were more to be had.
+    /// Adds those of the expected records that were leased. `more`, for the first records of the
+    /// lane: the key has more.
     pub(super) fn add_expected(
         &self,
         held: Vec<LeasedRecord>,
@@ -265,32 +268,32 @@ impl Lane {
         self.changed.notify_one();
     }
 
-    /// Its key has something pending that it does not hold, or may have.
+    /// Records that its key has, or may have, a pending record that the lane does not hold.
     pub(super) fn leave_incomplete(&self) {
         self.state().is_complete = false;
     }
 
-    /// Whether its key has nothing pending when it ends. Nothing is put behind the others any more.
+    /// Closes the lane: nothing is added any more. Returns whether its key has nothing pending.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.is_closed = true;
         state.is_complete && state.waiting.is_empty() && state.in_flight.is_empty()
     }
 
-    /// Whether nothing may be put behind the others any more: it has ended, or was never begun, or
-    /// something between was not to be had.
+    /// Returns whether nothing may be added any more: the lane has ended, never began, or has a
+    /// gap.
     pub(super) fn is_closed(&self) -> bool {
         let state = self.state();
         state.is_closed || state.has_gap
     }
 
-    /// The record of a lane that has no key.
+    /// Returns the record of a lane without a key.
     pub(super) fn single(&self) -> RecordId {
         self.state().first.clone().unwrap_or_else(|| RecordId::from(bson::Bson::Null))
     }
 
-    /// Whether the record is in flight, or was since the refill under way was asked for: leased
-    /// by this lane, confirmed to it, or settled.
+    /// Returns whether the record is in flight, or was since the refill under way was requested:
+    /// leased by this lane, confirmed, or settled.
     pub fn had(&self, record: &Record) -> bool {
         let state = self.state();
         state.in_flight.contains(&record.id)
@@ -298,18 +301,19 @@ impl Lane {
             || state.settled_meanwhile.contains(&record.id)
     }
 
-    /// The records that are leased, or confirmed and not yet settled.
+    /// Returns the records that are leased, or confirmed and not yet settled.
     pub fn in_flight(&self) -> Vec<RecordId> {
         self.state().in_flight.iter().cloned().collect()
     }
 
-    /// How many records a refill's snapshot may show that were in flight when it was asked for.
+    /// Returns how many records a refill's snapshot may show that were in flight when it was
+    /// requested.
     pub fn had_count(&self) -> usize {
         let state = self.state();
         state.in_flight.len() + state.expected.len() + state.settled_meanwhile.len()
     }
 
-    /// MongoDB has the record's outcome.
+    /// Records that MongoDB has the record's outcome.
     pub fn settled(&self, id: &RecordId) {
         let is_news = {
             let mut state = self.state();
@@ -318,7 +322,7 @@ impl Lane {
             {
                 state.settled_meanwhile.insert(id);
             }
-            // It may end, or ask for more.
+            // The lane may end, or request more.
             state.in_flight.is_empty() || state.waiting.is_empty() && state.more && !state.refilling
         };
         if is_news {
@@ -326,15 +330,16 @@ impl Lane {
         }
     }
 
-    /// Takes the next step. `share`: how many may be unsettled for it to ask for more, where there is
-    /// room; returns also whether it does so, and counts on an answer by [`add`](Self::add) then.
+    /// Takes the next step. `share`: how many unsettled records allow a request for more, if there
+    /// is room. Returns also whether the caller must request more and answer by [`add`](Self::add).
     pub(super) fn next(&self, share: Option<usize>) -> (Next, bool) {
         let mut state = self.state();
-        // (A refill reads what is unsettled once more.)
+        // (A refill reads unsettled records again.)
         let is_short = |share| {
             state.waiting.len() <= state.came / 2 && state.unsettled() <= share && state.more
         };
-        // Without room the key makes way for others: it ends, and is read again in its turn.
+        // Without room the key makes way for others: the lane ends, and the key is read again in
+        // its turn.
         let asks = share.is_some_and(is_short) && !state.refilling;
         if asks {
             (state.refilling, state.is_complete) = (true, false);
@@ -350,22 +355,22 @@ impl Lane {
         (next, asks)
     }
 
-    /// Puts a record that was not published back before the others.
+    /// Puts a record that was not published back in front of the others.
     pub(super) fn put_back(&self, held: LeasedRecord) {
         self.state().waiting.push_front(held);
     }
 
-    /// How many were not published yet.
+    /// Returns how many records are not published yet.
     pub(super) fn waiting_count(&self) -> usize {
         self.state().waiting.len()
     }
 
-    /// What was not published, in its order.
+    /// Takes the records that were not published, in order.
     pub(super) fn take_waiting(&self) -> VecDeque<LeasedRecord> {
         std::mem::take(&mut self.state().waiting)
     }
 
-    /// Whether it holds nothing, and nothing is to come of it.
+    /// Returns whether the lane holds and expects nothing.
     pub(super) fn is_finished(&self) -> bool {
         let state = self.state();
         state.waiting.is_empty() && state.is_idle()

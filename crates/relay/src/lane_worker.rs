@@ -1,4 +1,4 @@
-//! Delivers the records of one lane: one after the other, one unconfirmed at a time.
+//! Delivers the records of one lane in order, one unconfirmed at a time.
 
 mod window;
 
@@ -20,9 +20,9 @@ use crate::sink::Sink;
 
 /// Delivers until a lane is empty or something stops it.
 ///
-/// The prefix rule in one loop: a record is published when all before it in this lane are confirmed,
-/// or dead by a write that matched and that a majority acknowledged. Anything else ends the lane, and
-/// releases what is behind.
+/// This loop implements the prefix rule: a record is published when all records before it in this
+/// lane are confirmed, or dead by a write that matched and that a majority acknowledged. Anything
+/// else ends the lane, and releases the records behind.
 #[instrument(name = "lane", level = "debug", skip_all, fields(key = lane.key.as_str()))]
 pub async fn run<S: Sink>(lane: Arc<Lane>, context: &RelayContext<S>) -> LaneEnd {
     LaneWorker { lane, context }.run().await
@@ -55,7 +55,7 @@ impl<S: Sink> LaneWorker<'_, S> {
                 Next::End => break LaneEnd::Drained,
             };
             publishing.resume();
-            // One that goes alone does so on a connection of its own.
+            // A quarantined record uses an isolated connection.
             let handle = addressing::sink_of(self.context, &leased.record);
             let handle = handle.filter(|_| !self.lane.alone);
             if !expected.as_ref().is_some_and(|expected| expected.is_for(handle)) {
@@ -99,7 +99,7 @@ impl<S: Sink> LaneWorker<'_, S> {
         settlements.settle_and_wait(&self.lane, leased, sink, outcome).await
     }
 
-    /// Delivers one record. Returns `None` where the next one may go.
+    /// Delivers one record. Returns `None` if the next one may go.
     async fn deliver(&self, leased: LeasedRecord) -> Option<LaneEnd> {
         if leased.is_lost() {
             self.lose(&leased);
@@ -121,13 +121,13 @@ impl<S: Sink> LaneWorker<'_, S> {
         self.conclude(leased, result).await
     }
 
-    /// Settles one record by the result of its delivery. Returns `None` where the next one may go.
+    /// Settles one record by the result of its delivery. Returns `None` if the next one may go.
     async fn conclude(&self, leased: LeasedRecord, result: DeliveryResult) -> Option<LaneEnd> {
         let sink = result.sink;
         match result.delivery {
             Delivery::Confirmed if self.lane.alone => {
-                // Before the next turn, which may end this process: a record that was delivered must
-                // not be counted again and again for the crash of its successor.
+                // Settled before the next quarantined record, which may end this process: a
+                // delivered record must not be counted for the crash of its successor.
                 let ours = self.settle_and_wait(leased, &sink, Outcome::Done).await;
                 if ours { None } else { Some(LaneEnd::Interrupted) }
             }
@@ -142,11 +142,12 @@ impl<S: Sink> LaneWorker<'_, S> {
                 let blocker = Blocker::written(&leased.record);
                 let outcome = Outcome::Retry { delay, error };
                 let ours = self.settle_and_wait(leased, &sink, outcome).await;
-                // The next read shows what was written, and can be compared with later ones.
+                // The next read shows what was written, and can be compared with later reads.
                 let delay = delay.min(self.context.settings.poll_interval);
-                match ours {
-                    true => Some(wait(BlockReason::NotDue, blocker, delay)),
-                    false => Some(LaneEnd::Interrupted),
+                if ours {
+                    Some(wait(BlockReason::NotDue, blocker, delay))
+                } else {
+                    Some(LaneEnd::Interrupted)
                 }
             }
             Delivery::Failed(error) => {
@@ -170,7 +171,7 @@ impl<S: Sink> LaneWorker<'_, S> {
         }
     }
 
-    /// Makes a record dead. Its followers go only when a majority has that (guard 4).
+    /// Makes a record dead. Its followers go only when a majority has acknowledged that (guard 4).
     async fn mark_dead(
         &self,
         leased: LeasedRecord,
@@ -180,18 +181,18 @@ impl<S: Sink> LaneWorker<'_, S> {
         let blocks = self.context.settings.dead_blocks(&self.lane.key);
         let attempts = match reason {
             DeadReason::AttemptsExhausted { attempts, .. } => attempts,
-            // A delivery that is impossible does not count.
+            // An impossible delivery does not count.
             _ => leased.record.attempt,
         };
         let id = leased.record.id.clone();
         let is_first = self.context.state.pending_deaths.reason(&leased.record).is_none();
-        // A dead letter may take as long as a publish may, and takes no room from others.
+        // A dead letter may take as long as a publish, and takes no room from others.
         let parked = self.lane.park(&self.context.state.in_flight);
         let sender = DeadLetterSender::new(self.context);
         let sent = sender.send(&leased.record, attempts, &reason, self.lane.alone).await;
         drop(parked);
         if let Err(Later) = sent {
-            // It would die without its dead letter: it waits, and only its key with it.
+            // It would die without its dead letter: only its key waits with it.
             let delay = self.context.settings.probe_max;
             self.context.state.pending_deaths.remember(&leased.record, &reason, delay);
             self.release_followers().await;
@@ -219,7 +220,7 @@ impl<S: Sink> LaneWorker<'_, S> {
         if blocks { Some(LaneEnd::Interrupted) } else { None }
     }
 
-    /// A record that a renewal found leased elsewhere: nothing is written for it.
+    /// Drops a record that a renewal found leased elsewhere: nothing is written for it.
     fn lose(&self, leased: &LeasedRecord) {
         self.context.state.in_flight.remove(leased.record.size());
         self.context.metrics.lost("");
@@ -233,8 +234,8 @@ impl<S: Sink> LaneWorker<'_, S> {
         }
     }
 
-    /// Releases what was not published and waits until all is settled, so that the next scan of the
-    /// key sees it as it is.
+    /// Releases the unpublished records and waits until all are settled, so that the next scan of
+    /// the key sees the result.
     async fn release_rest(&self) {
         loop {
             self.release_followers().await;

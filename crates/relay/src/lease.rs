@@ -1,4 +1,4 @@
-//! Records in this relay's hands, and the lease that proves it.
+//! Records that this relay has leased, and the lease that proves it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,38 +14,38 @@ pub struct Lease {
     /// The proof that settling writes carry.
     pub id: LeaseId,
     length: Duration,
-    /// When it was taken or last renewed: before the command was sent.
+    /// When it was acquired or last renewed: the time before the command was sent.
     since: Mutex<Moment>,
     members: OnceLock<Vec<Arc<LeaseEntry>>>,
 }
 
-/// One leased record, as its lease sees it.
+/// One leased record, as seen by its lease.
 #[derive(Debug)]
 pub struct LeaseEntry {
     id: RecordId,
     phase: AtomicU8,
 }
 
-/// Waiting for its turn, or on its way.
-const IN_HAND: u8 = 0;
+/// Waiting or being published.
+const IN_FLIGHT: u8 = 0;
 /// A renewal found it leased elsewhere.
 const LOST: u8 = 1;
-/// Its outcome is with the settlement writer.
+/// Its outcome is queued for the settlement writer.
 const SETTLING: u8 = 2;
 
 impl Lease {
-    /// A lease whose command is about to be sent.
+    /// Creates a lease whose command is about to be sent.
     pub fn new(id: LeaseId, length: Duration, before_command: Moment) -> Arc<Self> {
         let since = Mutex::new(before_command);
         Arc::new(Self { id, length, since, members: OnceLock::new() })
     }
 
-    /// Takes the records that the lease holds. Called once.
+    /// Records what the lease holds. Must be called once.
     pub fn hold(self: &Arc<Self>, records: impl IntoIterator<Item = Record>) -> Vec<LeasedRecord> {
         let held: Vec<LeasedRecord> = records
             .into_iter()
             .map(|record| {
-                let member = LeaseEntry { id: record.id.clone(), phase: AtomicU8::new(IN_HAND) };
+                let member = LeaseEntry { id: record.id.clone(), phase: AtomicU8::new(IN_FLIGHT) };
                 LeasedRecord { record, lease: self.clone(), member: Arc::new(member) }
             })
             .collect();
@@ -54,28 +54,28 @@ impl Lease {
         held
     }
 
-    /// Time left in which a publish may start; zero once spent.
+    /// Returns the time left in which a publish may start; zero once spent.
     ///
-    /// Counted on this host's clock (one that no suspension stops) from *before* the command was
-    /// sent, so it ends no later than the server's `leaseUntil`.
+    /// Counted on this host's clock (one that runs during a suspension) from *before* the command
+    /// was sent, so it ends no later than the server's `leaseUntil`.
     pub fn budget(&self, now: Moment) -> Duration {
         (self.since() + self.length).since(now)
     }
 
-    /// Whether a third of it is spent: time to renew what is still in flight.
+    /// Returns whether a third of the lease is spent: time to renew what is still in flight.
     pub fn wants_renewal(&self, now: Moment) -> bool {
         self.budget(now) < self.length * 2 / 3
     }
 
-    /// Notes a renewal whose command was sent at `before_command`.
+    /// Records a renewal whose command was sent at `before_command`.
     pub fn renewed(&self, before_command: Moment) {
         *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = before_command;
     }
 
-    /// The records that are still in flight: not lost, not on their way to being settled.
+    /// Returns the records that are still in flight: neither lost nor being settled.
     pub fn in_flight(&self) -> Vec<Arc<LeaseEntry>> {
         let members = self.members.get().into_iter().flatten();
-        members.filter(|member| member.is(IN_HAND)).cloned().collect()
+        members.filter(|member| member.is(IN_FLIGHT)).cloned().collect()
     }
 
     fn since(&self) -> Moment {
@@ -89,9 +89,9 @@ impl LeaseEntry {
         &self.id
     }
 
-    /// Marks it lost, unless its outcome is already on the way.
+    /// Marks the record lost, unless its outcome is already queued.
     pub fn lose(&self) {
-        let _ = self.phase.compare_exchange(IN_HAND, LOST, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.phase.compare_exchange(IN_FLIGHT, LOST, Ordering::AcqRel, Ordering::Acquire);
     }
 
     fn is(&self, phase: u8) -> bool {
@@ -99,7 +99,7 @@ impl LeaseEntry {
     }
 }
 
-/// A leased record: may be published while its lease has budget.
+/// A leased record. It may be published while its lease has budget.
 #[must_use = "an unsettled record waits out its lease"]
 #[derive(Debug)]
 pub struct LeasedRecord {
@@ -111,22 +111,22 @@ pub struct LeasedRecord {
 }
 
 impl LeasedRecord {
-    /// Whether a publish may start now.
+    /// Returns whether a publish may start now.
     pub fn may_start(&self) -> bool {
-        self.member.is(IN_HAND) && !self.lease.budget(Moment::now()).is_zero()
+        self.member.is(IN_FLIGHT) && !self.lease.budget(Moment::now()).is_zero()
     }
 
-    /// Whether a renewal found it leased elsewhere.
+    /// Returns whether a renewal found it leased elsewhere.
     pub fn is_lost(&self) -> bool {
         self.member.is(LOST)
     }
 
-    /// Deliveries charged, this one included.
+    /// Returns the counted deliveries, including this one.
     pub fn attempt(&self) -> u32 {
         self.record.attempt + 1
     }
 
-    /// Its outcome goes to the settlement writer: from now on a renewal leaves it alone.
+    /// Records that its outcome is queued: from now on a renewal ignores it.
     pub fn settling(&self) {
         self.member.phase.store(SETTLING, Ordering::Release);
     }

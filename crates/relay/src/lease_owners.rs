@@ -1,10 +1,9 @@
-//! Which instances that have leased records are alive: the leases of the others are taken over before
-//! they expire.
+//! Tracks which lease owners are alive: the leases of the others are taken over before they expire.
 //!
-//! A lease that is taken over too early costs duplicates, and never the order (`docs/concepts.md`). So
-//! this is about economy. An owner counts as dead by a majority read that was sent after its lease was
-//! seen: it announces each id under which it leases before it leases under it, so that such a read shows
-//! it if it is alive. `tests/model/src/takeover` has the rules, and what breaks without each.
+//! A lease that is taken over too early costs duplicates, never the order (`docs/concepts.md`). An
+//! owner counts as dead by a majority read that was sent after its lease was seen: it announces
+//! each id before it leases under it, so such a read shows it if it is alive.
+//! `tests/model/src/takeover` has the rules, and what breaks without each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,10 +15,10 @@ use postrider_store::moment::Moment;
 
 use crate::partition::share::Alive;
 
-/// Owners of leases that are remembered. Beyond it a lease waits until it expires.
+/// Lease owners that are remembered. Beyond it a lease waits until it expires.
 const MAX_SEEN: usize = 1_000;
 
-/// What is known of the owners of leases.
+/// What is known of lease owners.
 #[derive(Debug)]
 pub struct LeaseOwners {
     own: Arc<OwnerId>,
@@ -28,9 +27,9 @@ pub struct LeaseOwners {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The owners that are alive; `None` where that was not read.
+    /// The owners that are alive; `None` if that was not read.
     alive: Option<Alive>,
-    /// When a lease of an owner that is not among them was first seen.
+    /// When a lease of an owner that is not alive was first seen.
     seen: HashMap<InstanceId, Moment>,
 }
 
@@ -43,15 +42,15 @@ impl Known {
 }
 
 impl LeaseOwners {
-    /// Nothing is known of any owner. `predecessor`: the one that this instance replaces, whose leases
-    /// it will see.
+    /// Creates the state without any known owner. `predecessor`: the owner that this instance
+    /// replaces, whose leases it will see.
     pub(crate) fn new(own: Arc<OwnerId>, predecessor: Option<InstanceId>) -> Self {
         let seen = predecessor.map(|owner| (owner, Moment::now())).into_iter().collect();
         Self { own, known: Mutex::new(Known { alive: None, seen }) }
     }
 
-    /// Replaces what is known of those that are alive. Returns whether an owner may be dead of which
-    /// leases are known: one that was alive, or one that was seen.
+    /// Replaces the owners that are alive. Returns whether a known lease may have a dead owner: one
+    /// that was alive, or one that was seen.
     pub(crate) fn set_alive(&self, alive: Option<Alive>) -> bool {
         let mut known = self.known();
         let was_dead: BTreeSet<InstanceId> =
@@ -67,7 +66,8 @@ impl LeaseOwners {
         is_gone || known.seen.keys().any(|owner| known.is_dead(*owner) && !was_dead.contains(owner))
     }
 
-    /// Whether the instance that leased this record is dead. Remembers that its lease was seen.
+    /// Returns whether the instance that leased this record is dead. Remembers that its lease was
+    /// seen.
     pub fn is_dead(&self, record: &Record) -> bool {
         let Some(owner) = record.lease_owner.filter(|owner| *owner != self.own.current()) else {
             return false;
@@ -80,7 +80,7 @@ impl LeaseOwners {
         known.is_dead(owner)
     }
 
-    /// The owners of these records that are dead, each once.
+    /// Returns the dead owners of these records, each once.
     pub(crate) fn dead_among<'a>(
         &self,
         records: impl Iterator<Item = &'a Record>,
@@ -109,14 +109,14 @@ mod tests {
         Record::read(&RawDocumentBuf::try_from(&document).unwrap())
     }
 
-    /// What a read shows that is sent a second from now.
+    /// The result of a read that is sent a second from now.
     fn alive<const N: usize>(owners: [InstanceId; N]) -> Option<Alive> {
         let as_of = Moment::now() + Duration::from_secs(1);
         Some(Alive { owners: Arc::new(BTreeSet::from(owners)), as_of })
     }
 
     #[test]
-    fn an_owner_is_dead_by_a_read_that_was_sent_after_its_lease_was_seen() {
+    fn owner_is_dead_by_a_read_sent_after_its_lease_was_seen() {
         let [own, peer] = [InstanceId::fresh(), InstanceId::fresh()];
         let owners = LeaseOwners::new(OwnerId::new(own), None);
         let before = Some(Alive { owners: Arc::default(), as_of: Moment::now() });
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predecessor_of_a_restart_in_place_is_dead_by_the_first_read() {
+    fn predecessor_is_dead_by_the_first_read_after_a_restart() {
         let [own, before] = [InstanceId::fresh(), InstanceId::fresh()];
         let owners = LeaseOwners::new(OwnerId::new(own), Some(before));
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn own_leases_count_as_alive_until_the_id_is_replaced() {
+    fn own_leases_are_alive_until_the_id_is_replaced() {
         let before = InstanceId::fresh();
         let id = OwnerId::new(before);
         let owners = LeaseOwners::new(id.clone(), None);

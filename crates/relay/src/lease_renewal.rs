@@ -1,7 +1,7 @@
-//! Keeps leases alive while a slow publish needs them.
+//! Renews leases while a slow publish needs them.
 //!
-//! All that are due are renewed side by side, and none is waited for longer than a third of the
-//! lease: a connection that has gone silent is to cost no lease, its own included.
+//! All due leases are renewed concurrently, and each renewal has a timeout of a third of the lease:
+//! a connection that has gone silent must not cost any lease.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -28,14 +28,14 @@ impl ActiveLeases {
         Self { active: Mutex::default(), store_health }
     }
 
-    /// Watches over one more lease.
+    /// Adds one lease.
     pub fn add(&self, lease: &Arc<Lease>) {
         self.active().push(Arc::downgrade(lease));
     }
 
-    /// Renews, for ever, every lease of which a third is spent and something is in flight.
+    /// Renews, forever, each lease of which a third is spent and something is in flight.
     pub async fn keep(&self, leaser: &Leaser) {
-        // Often enough that two tries fit between a third and the end.
+        // Frequent enough for two attempts between a third and the end.
         let pause = (leaser.length() / 12).max(Duration::from_millis(20));
         loop {
             tokio::time::sleep(pause).await;
@@ -89,7 +89,7 @@ impl ActiveLeases {
     }
 }
 
-/// Renews one lease; what it no longer holds is marked lost, and its lane stops there.
+/// Renews one lease. Marks the records that it no longer holds as lost, which ends their lanes.
 async fn renew(
     leaser: &Leaser,
     lease: &Lease,
@@ -102,7 +102,7 @@ async fn renew(
         // Fewer: settled in the meantime, or leased elsewhere.
         let held = leaser.held(lease.id, &ids).await?;
         for member in members.iter().filter(|member| !held.contains(member.id())) {
-            // Leaves alone whose outcome is already on its way.
+            // Ignores records whose outcome is already queued.
             member.lose();
         }
     }

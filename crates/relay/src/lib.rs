@@ -5,25 +5,25 @@
 //! cause duplicates, never an inversion. The prefix rule gives order, the lease saves duplicates, the
 //! partition saves contention.
 //!
-//! The way of a record in a steady flow, one file after the other:
+//! The path of a record in steady state, one file after the other:
 //!
 //! | | file | what it does with the record |
 //! |---|---|---|
 //! | 1 | [`wakeup`](postrider_outbox::wakeup) | queues the event of the [change stream](crate::change_stream) |
-//! | 2 | `driver::events` | asks what is known of its key, and plans |
+//! | 2 | `driver::events` | looks up its key, and plans |
 //! | 3 | [`key_table`] | knows the key: idle, in flight, or blocked |
 //! | 4 | [`plan`] | decides whether it may go (pure) |
 //! | 5 | `live_mode` | holds it until the next lease |
 //! | 6 | [`acquirer`] | leases it |
 //! | 7 | [`lane`] | holds it behind the others of its key |
 //! | 8 | [`lane_worker`] | takes it when its predecessor is confirmed, and settles it by the result |
-//! | 9 | [`publisher`] | publishes it, and reads what a failure means |
+//! | 9 | [`publisher`] | publishes it, and classifies failures |
 //! | 10 | [`settlement_writer`] | writes the outcome, with others |
 //!
-//! At the start, after a loss and for blocked keys the [`scanner`] stands in place of 1 and 2: it reads a
+//! At the start, after a loss and for blocked keys the [`scanner`] replaces 1 and 2: it reads a
 //! snapshot, plans, and registers what it found.
 //!
-//! | actors beside that way | |
+//! | actors next to that path | |
 //! |---|---|
 //! | `driver` | the loop that starts scans, leases and lanes; `schedule` says when |
 //! | [`repairer`] | corrects records that cannot be leased, or makes them dead |
@@ -37,9 +37,9 @@
 //! | state, below all of these | |
 //! |---|---|
 //! | [`context`], [`settings`], [`metrics`] | what the actors share |
-//! | [`instance_state`] | what an instance tells the others of itself |
+//! | [`instance_state`] | what an instance reports to the others about itself |
 //! | [`sink_circuit`], [`destination_circuits`], [`isolation`], `addressing` | which sinks and destinations take records |
-//! | [`blocker`], [`lease`], [`lease_owners`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; whose turn it is to go alone |
+//! | [`blocker`], [`lease`], [`lease_owners`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; turns in quarantine |
 //! | [`connection_losses`], `pending_deaths`, `misplaced`, `refused_changes`, `store_health`, `reported` | what is known of single records, and of MongoDB |
 
 pub mod acquirer;
@@ -130,19 +130,19 @@ use crate::sink_circuit::SinkCircuit;
 use crate::store_health::StoreHealth;
 use crate::turns::{ProbeBudget, Turns};
 
-/// How long, beyond `relay.shutdown_timeout`, sinks may take to close, and records that this
-/// interrupts to be released.
+/// Time after `relay.shutdown_timeout` in which sinks may close, and interrupted records be
+/// released.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// Records that the error of a slow stop names.
-const NAMED_RECORDS: usize = 10;
+const MAX_NAMED: usize = 10;
 
-/// What a relay is made of.
+/// The components of a relay.
 #[derive(Debug)]
 pub struct RelayParts<S> {
     /// What the operator configured.
     pub settings: Settings,
-    /// Where the outbox lives.
+    /// The collections of the outbox.
     pub collections: Collections,
     /// The id under which this instance leases.
     pub owner: Arc<OwnerId>,
@@ -150,25 +150,25 @@ pub struct RelayParts<S> {
     pub router: Router,
     /// The sinks by name.
     pub sinks: BTreeMap<String, S>,
-    /// The partitions that this instance may deliver, as they change.
+    /// The partitions that this instance may deliver, and their changes.
     pub share: watch::Receiver<Share>,
     /// Reasons to scan, and the events of the change stream.
     pub wakeup: Wakeup,
     /// Whether a done record is deleted at once (retention `"0s"`).
     pub delete_done: bool,
-    /// Whether this process stood still.
+    /// Whether this process was suspended.
     pub vigil: Arc<Vigil>,
-    /// The owner id of the instance whose place this one takes.
+    /// The owner id of the instance that this one replaces.
     pub predecessor: Option<InstanceId>,
 }
 
-/// Why a relay ended uninvited.
+/// Why a relay ended without a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// One of its parts panicked: a bug.
+    /// One of its tasks panicked: a bug.
     #[error("a part of the relay ended by a panic")]
     Panicked(#[source] JoinError),
-    /// The time for a stop was up before everything in flight was settled or released.
+    /// The shutdown timeout passed before everything in flight was settled or released.
     #[error(
         "the relay was not done within relay.shutdown_timeout: {in_flight} records wait out their \
          lease, such as {some}"
@@ -176,7 +176,7 @@ pub enum RelayError {
     NotDone {
         /// Records that were still leased.
         in_flight: usize,
-        /// The ids of some.
+        /// Ids of some of them.
         some: String,
     },
 }
@@ -192,7 +192,7 @@ pub struct Relay<S> {
 }
 
 impl<S: Sink> Relay<S> {
-    /// Puts the parts together; nothing is read before [`run`](Self::run).
+    /// Assembles the relay; nothing is read before [`run`](Self::run).
     ///
     /// Must be called within a tokio runtime. `stop` ends scans and publishes.
     pub fn new(parts: RelayParts<S>, stop: CancellationToken) -> Self {
@@ -262,7 +262,7 @@ impl<S: Sink> Relay<S> {
         Self { context, share, wakeup, refills, dead_letters, settlement_writer }
     }
 
-    /// What the parts around the relay may read: circuits, keys, metrics.
+    /// Returns the state that other components may read: circuits, keys, metrics.
     pub fn context(&self) -> Arc<RelayContext<S>> {
         self.context.clone()
     }
@@ -271,7 +271,7 @@ impl<S: Sink> Relay<S> {
     ///
     /// # Errors
     ///
-    /// [`RelayError`]: a panic in a part, or a stop that took longer than `shutdown_timeout`.
+    /// [`RelayError`]: a panic in a task, or a stop that took longer than `shutdown_timeout`.
     pub async fn run(mut self) -> Result<(), RelayError> {
         let context = self.context.clone();
         let mut parts = JoinSet::new();
@@ -306,7 +306,7 @@ impl<S: Sink> Relay<S> {
             .map(|handle| async { tokio::join!(handle.sink.close(), handle.isolated.close()) });
         let closing = tokio::time::timeout(CLOSE_GRACE, join_all(closing));
         if drained.is_err() {
-            // A publish that hung ends with its connection; then its records can be released.
+            // A hung publish ends with its connection; then its records can be released.
             (_, drained) = tokio::join!(closing, tokio::time::timeout(CLOSE_GRACE, draining));
         } else {
             let _ = closing.await;
@@ -320,7 +320,7 @@ impl<S: Sink> Relay<S> {
             // A command that MongoDB has not answered holds no record.
             return Ok(());
         }
-        let some = context.state.key_table.sample_in_flight(NAMED_RECORDS);
+        let some = context.state.key_table.sample_in_flight(MAX_NAMED);
         let names: Vec<String> = some.iter().map(ToString::to_string).collect();
         Err(RelayError::NotDone { in_flight, some: names.join(", ") })
     }
@@ -348,6 +348,6 @@ async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &W
     let on_down = || handle.metrics.up(false);
     let probe_max = context.settings.probe_max;
     handle.circuit.keep(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
-    // Kept as a part until the process ends.
+    // This task must not end before the process does.
     std::future::pending::<()>().await;
 }

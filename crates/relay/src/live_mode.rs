@@ -1,20 +1,20 @@
-//! While the change stream carries the records: nothing is read to find them.
+//! Live mode: the change stream carries the records, and nothing is read to find them.
 //!
-//! A snapshot is knowledge of one moment; every later event, in the order of the stream, extends it.
-//! So once everything was read ([a pass](Live::begins_pass)) that was pending since the stream was
-//! opened, each key is in one of these states, and none is left in silence:
+//! A snapshot shows one moment; every later event extends it, in the order of the stream. Once [a
+//! pass](Live::begins_pass) has read everything that was pending since the stream was opened, each
+//! key is in one of these states:
 //!
 //! - **free**: nothing of it is pending, as far as the stream was handled. Its next event is leased
-//!   and goes.
-//! - **in flight**: a lane delivers. A lane that is *complete* holds everything that its key has
-//!   pending, so the next event is put behind the others. Otherwise events are *withheld*, and the
-//!   key is read when the lane ends.
+//!   and delivered.
+//! - **in flight**: a lane delivers. A *complete* lane holds all pending records of its key, so the
+//!   next event is added behind the others. Otherwise events are *withheld*, and the key is read when
+//!   the lane ends.
 //! - **waiting** for its blocker. Events are withheld, and the key is read when the wait is over.
-//! - **unscanned**: it is to be read. A read counts where its snapshot shows all withheld events.
+//! - **unscanned**: it must be read. A read counts if its snapshot shows all withheld events.
 //!
 //! A key becomes free only by a complete lane of which everything is settled, or by a read that
-//! finds nothing. Whatever loses the thread (the stream, a partition, more keys to be read than can
-//! be) leads back to rotations, which find everything, and later to another pass.
+//! finds nothing. A lost stream, a lost partition or too many keys to read lead back to rotations,
+//! which find everything, and later to another pass.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,25 +25,24 @@ use tracing::info;
 use crate::acquirer::{Acquisition, Origin};
 use crate::lane::Lane;
 
-/// Leases under way at once, of different lanes. As a rule there is one, and what comes meanwhile goes
+/// Concurrent leases, of different lanes. Usually there is one, and events that come meanwhile go
 /// with the next.
 const MAX_ACQUIRING: usize = 3;
 
-/// After so long a lease under way keeps the others waiting no more: it may wait for a transaction of
-/// the users' own.
-const SLOW: Duration = Duration::from_millis(100);
+/// Age after which a lease under way no longer delays the others: it may wait for a transaction of
+/// the application.
+const SLOW_LEASE: Duration = Duration::from_millis(100);
 
-/// Pauses before another pass after the stream brought more than could be taken, from and to.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Shortest and longest pause before another pass after an overload of the stream.
+const PASS_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// The stream is behind when what it brings became pending so long ago; its moments are whole
-/// seconds.
-const BEHIND: Duration = Duration::from_secs(3);
+/// Age of an event from which the stream counts as behind; event times are whole seconds.
+const BEHIND_AGE: Duration = Duration::from_secs(3);
 
-/// How long it may be behind before rotations find the records.
-const BEHIND_FOR: Duration = Duration::from_secs(2);
+/// How long the stream may be behind before rotations find the records.
+const BEHIND_GRACE: Duration = Duration::from_secs(2);
 
-/// Where rotations end and the stream begins.
+/// The transitions between rotations and the stream.
 #[derive(Debug, Default)]
 pub(super) struct LiveMode {
     phase: Phase,
@@ -55,11 +54,11 @@ pub(super) struct LiveMode {
     behind_since: Option<Instant>,
     /// Whether each scan of the pass has seen all that it must.
     is_all: bool,
-    /// What is to be leased next, in this order.
+    /// What is leased next, in this order.
     acquisitions: Vec<Acquisition>,
     /// The leases of such acquisitions that are under way.
     acquiring: Vec<Acquiring>,
-    /// How many there were.
+    /// How many leases began.
     acquired: u64,
 }
 
@@ -68,15 +67,15 @@ pub(super) struct LiveMode {
 struct Acquiring {
     number: u64,
     began: Instant,
-    /// Whose records it is about. No other one is about any of these, or a lane's records could come
-    /// into it in the wrong order.
+    /// The lanes of its records. No concurrent lease covers any of these, or the records of a lane
+    /// could be added in the wrong order.
     lanes: Vec<Arc<Lane>>,
 }
 
 /// What finds the records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Phase {
-    /// Rotations find the records, and events tell where to scan.
+    /// Rotations find the records, and events only name where to scan.
     #[default]
     Scanning,
     /// A rotation reads everything; events are withheld.
@@ -85,38 +84,38 @@ pub(super) enum Phase {
     Live { since: Instant },
 }
 
-/// Why rotations are to find the records again.
+/// Why rotations find the records again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaveReason {
-    /// Partitions came or went, a pause or a stop began, or the stream was closed.
+    /// Partitions were added or lost, a pause or a stop began, or the stream was closed.
     OnPurpose,
-    /// There was more than could be taken or remembered.
+    /// More events or keys came than could be handled or remembered.
     Overloaded,
 }
 
 impl LiveMode {
-    /// What finds the records.
+    /// Returns what finds the records.
     pub(super) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The stream is open; a pass may begin if it `carries` the records.
+    /// Records that the stream is open; a pass may begin if it `carries` the records.
     pub(super) fn opened(&mut self, carries: bool) {
         self.is_open = carries;
     }
 
-    /// The stream is closed.
+    /// Records that the stream is closed.
     pub(super) fn closed(&mut self) {
         self.is_open = false;
     }
 
-    /// Whether the stream carries the records.
+    /// Returns whether the stream carries the records.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Live { .. })
     }
 
-    /// Whether the rotation that is about to begin is to be a pass: the stream is open, so that what
-    /// the rotation does not show, the stream will.
+    /// Returns whether the rotation that is about to begin is a pass: the stream is open, and shows
+    /// what the rotation does not.
     pub(super) fn begins_pass(&mut self, now: Instant) -> bool {
         let begins = self.wants_pass(now);
         if begins {
@@ -126,41 +125,43 @@ impl LiveMode {
         begins
     }
 
-    /// Whether a pass is to begin.
+    /// Returns whether a pass is due.
     pub(super) fn wants_pass(&self, now: Instant) -> bool {
         let is_due = self.next_pass.is_none_or(|due| due <= now);
         matches!(self.phase, Phase::Scanning) && self.is_open && is_due
     }
 
-    /// What a scan found in keys that had to be read, to be leased with what the stream brings.
+    /// Queues what a scan found in keys that had to be read, to be leased with the records of the
+    /// stream.
     pub(super) fn queue(&mut self, acquisitions: Vec<Acquisition>) {
         acquisitions.iter().for_each(|acquisition| acquisition.lane.queued());
         self.acquisitions.extend(acquisitions);
     }
 
-    /// Whether the stream has been behind for too long, by an event of this moment that came now.
+    /// Returns whether the stream has been behind for too long, given an event of this moment.
     pub(super) fn is_behind(&mut self, at: Timestamp, server: DateTime, now: Instant) -> bool {
         let age = server.timestamp_millis() / 1_000 - i64::from(at.time);
-        if u64::try_from(age).is_ok_and(|age| age >= BEHIND.as_secs()) {
-            now.duration_since(*self.behind_since.get_or_insert(now)) > BEHIND_FOR
+        if u64::try_from(age).is_ok_and(|age| age >= BEHIND_AGE.as_secs()) {
+            now.duration_since(*self.behind_since.get_or_insert(now)) > BEHIND_GRACE
         } else {
             self.behind_since = None;
             false
         }
     }
 
-    /// A scan of the pass is over; returns whether all of them have seen all that they must.
+    /// Records the end of a scan of the pass. Returns whether all scans have seen all that they
+    /// must.
     pub(super) fn page_seen(&mut self, is_all: bool) -> bool {
         self.is_all &= is_all;
         self.is_all
     }
 
-    /// The pass has succeeded: the stream carries the records.
+    /// Records that the pass has succeeded: the stream carries the records.
     pub(super) fn went_live(&mut self, now: Instant) {
         self.phase = Phase::Live { since: now };
     }
 
-    /// Rotations find the records again; returns what was to be leased. `None` where they do so
+    /// Returns to rotations. Returns the queued acquisitions; `None` if rotations find the records
     /// already.
     pub(super) fn leave(&mut self, why: LeaveReason, now: Instant) -> Option<Vec<Acquisition>> {
         let lasted = match self.phase {
@@ -171,9 +172,9 @@ impl LiveMode {
         self.phase = Phase::Scanning;
         self.behind_since = None;
         if why == LeaveReason::Overloaded {
-            let pause = match self.pause.filter(|_| lasted < PAUSE.1) {
-                Some(pause) => (pause * 2).min(PAUSE.1),
-                None => PAUSE.0,
+            let pause = match self.pause.filter(|_| lasted < PASS_PAUSE.1) {
+                Some(pause) => (pause * 2).min(PASS_PAUSE.1),
+                None => PASS_PAUSE.0,
             };
             self.pause = Some(pause);
             self.next_pass = Some(now + pause);
@@ -186,12 +187,12 @@ impl LiveMode {
         Some(std::mem::take(&mut self.acquisitions))
     }
 
-    /// Whether anything is to be leased.
+    /// Returns whether acquisitions are queued.
     pub(super) fn has_acquisitions(&self) -> bool {
         !self.acquisitions.is_empty()
     }
 
-    /// A lease of these begins; returns its number.
+    /// Records that a lease of these begins. Returns its number.
     pub(super) fn acquire(&mut self, acquisitions: &[Acquisition], began: Instant) -> u64 {
         let number = self.acquired;
         self.acquired += 1;
@@ -200,15 +201,15 @@ impl LiveMode {
         number
     }
 
-    /// The lease of this number has come to something.
+    /// Records that the lease of this number has ended.
     pub(super) fn acquired(&mut self, number: u64) {
         self.acquiring.retain(|one| one.number != number);
     }
 
-    /// Takes from what waits, in its order, what may be leased next: of lanes that no lease under way
-    /// is about, up to so many records.
+    /// Takes the next acquisitions from the queue, in order, up to so many records: only of lanes
+    /// that no lease under way covers.
     pub(super) fn next_acquisitions(&mut self, limit: usize, now: Instant) -> Vec<Acquisition> {
-        let is_slow = |one: &Acquiring| now.duration_since(one.began) > SLOW;
+        let is_slow = |one: &Acquiring| now.duration_since(one.began) > SLOW_LEASE;
         if self.acquiring.len() >= MAX_ACQUIRING || !self.acquiring.iter().all(is_slow) {
             return Vec::new();
         }
@@ -218,7 +219,7 @@ impl LiveMode {
         let (mut next, mut left, mut records, mut is_full) = (Vec::new(), Vec::new(), 0, false);
         for acquisition in std::mem::take(&mut self.acquisitions) {
             is_full |= !next.is_empty() && records + acquisition.records.len() > limit;
-            // Behind one that is left come no others of its lane: there is one acquisition of each.
+            // No other acquisition of its lane follows: there is one of each lane.
             if is_full || is_in(&acquisition.lane) {
                 left.push(acquisition);
             } else {
@@ -230,7 +231,7 @@ impl LiveMode {
         next
     }
 
-    /// Puts a record behind what is to be leased for its lane.
+    /// Adds a record behind the queued acquisition of its lane.
     pub(super) fn add(&mut self, acquisition: Acquisition) {
         acquisition.lane.queued();
         let mut waiting = self.acquisitions.iter_mut().filter(|one| one.origin != Origin::Refill);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_takes_long_holds_up_its_own_lanes_alone() {
+    fn slow_lease_delays_only_its_own_lanes() {
         let lanes: Vec<Arc<Lane>> =
             (0..3).map(|n| Lane::new(LaneKey::Keyed(n.to_string().into()), 0)).collect();
         let names = |acquisitions: Vec<Acquisition>| -> Vec<String> {
@@ -272,18 +273,18 @@ mod tests {
         lanes.iter().for_each(|lane| live.add(acquisition(lane)));
 
         assert!(live.next_acquisitions(9, began).is_empty(), "they go with the next lease");
-        let later = began + 2 * SLOW;
+        let later = began + 2 * SLOW_LEASE;
         assert_eq!(names(live.next_acquisitions(9, later)), ["1", "2"]);
         lease(&mut live, &[1, 2], later);
-        assert!(live.next_acquisitions(9, later + 2 * SLOW).is_empty());
+        assert!(live.next_acquisitions(9, later + 2 * SLOW_LEASE).is_empty());
         live.acquired(first);
 
         assert!(live.next_acquisitions(9, later).is_empty(), "the other one is under way");
-        assert_eq!(names(live.next_acquisitions(9, later + 2 * SLOW)), ["0"]);
+        assert_eq!(names(live.next_acquisitions(9, later + 2 * SLOW_LEASE)), ["0"]);
     }
 
     #[test]
-    fn a_stream_that_stays_behind_is_left_and_one_that_catches_up_is_not() {
+    fn stream_is_left_only_when_it_stays_behind() {
         let mut live = LiveMode::default();
         let server = |second: i64| DateTime::from_millis(second * 1_000 + 999);
         let event = |time| Timestamp { time, increment: 1 };
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_want_of_room_is_tried_again_after_growing_pauses() {
+    fn pass_after_overload_waits_for_growing_pauses() {
         let (mut live, mut now) = (LiveMode::default(), Instant::now());
         live.opened(true);
         let mut pauses = Vec::new();
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn one_page_that_has_not_seen_all_makes_a_pass_void_and_the_next_begins_anew() {
+    fn incomplete_page_fails_the_pass_and_the_next_starts_over() {
         let (mut live, now) = (LiveMode::default(), Instant::now());
         live.opened(true);
         assert!(live.begins_pass(now));

@@ -1,4 +1,5 @@
-//! The relay's figures: a handle per series, made once, so that each exists from the start.
+//! The metrics of the relay: one handle per series, created at the start so that each series
+//! exists.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -10,13 +11,13 @@ use postrider_store::metric::Description;
 
 use crate::blocker::BlockReason;
 
-/// Leases ended, by sink and outcome.
+/// Ended leases, by sink and outcome.
 pub const SETTLED: &str = "postrider_records_settled_total";
-/// From hand-over to the broker's answer.
+/// From the start of a publish to the broker's answer.
 pub const PUBLISH_SECONDS: &str = "postrider_publish_seconds";
 /// From `createdAt` to the confirm.
 pub const DELIVERY_SECONDS: &str = "postrider_delivery_seconds";
-/// Copies of dead records, by the sink they are for and outcome.
+/// Copies of dead records, by outcome and intended sink.
 pub const DEAD_LETTERS: &str = "postrider_dead_letters_total";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
@@ -26,14 +27,14 @@ pub const KEYS_HELD: &str = "postrider_keys_held";
 pub const REPAIRED: &str = "postrider_records_repaired_total";
 /// Records that the change stream did not bring, found by an audit.
 pub const AUDIT_FINDINGS: &str = "postrider_audit_findings_total";
-/// Whether MongoDB refuses, or does not do, what the relay asks of it.
+/// Whether MongoDB refuses or fails to do what the relay asks of it.
 pub const STORE_FAILING: &str = "postrider_store_failing";
 /// Partitions whose records the change stream carries.
 pub const PARTITIONS_LIVE: &str = "postrider_partitions_live";
 /// Whether a change stream follows the outbox.
 pub const FOLLOW_UP: &str = "postrider_follow_up";
 
-/// What each of these metrics is.
+/// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 11] = [
     Description::counter(SETTLED, "Leases ended, by sink and outcome."),
     Description::histogram(PUBLISH_SECONDS, "Time from hand-over to the broker's answer.")
@@ -74,7 +75,7 @@ pub const DESCRIPTIONS: [Description; 11] = [
 /// The label of records that died before a sink was chosen for them.
 const NO_SINK: &str = "none";
 
-/// Figures of one sink.
+/// Metrics of one sink.
 #[derive(Debug)]
 pub struct SinkMetrics {
     publish: Histogram,
@@ -85,7 +86,7 @@ pub struct SinkMetrics {
 }
 
 impl SinkMetrics {
-    /// The series of a sink of this name.
+    /// Creates the series of a sink of this name.
     pub fn new(sink: &str) -> Self {
         let dead_letters = |outcome: &'static str| {
             let series = counter!(DEAD_LETTERS, "sink" => sink.to_owned(), "outcome" => outcome);
@@ -101,25 +102,26 @@ impl SinkMetrics {
         }
     }
 
-    /// The sink was found up or down.
+    /// Records whether the sink is up.
     pub fn up(&self, up: bool) {
         self.up.set(if up { 1.0 } else { 0.0 });
     }
 
-    /// A dead letter was sent, or can't be.
+    /// Records whether a dead letter was sent.
     pub fn dead_letter(&self, sent: bool) {
-        match sent {
-            true => self.dead_letters_sent.increment(1),
-            false => self.dead_letters_failed.increment(1),
+        if sent {
+            self.dead_letters_sent.increment(1)
+        } else {
+            self.dead_letters_failed.increment(1)
         }
     }
 
-    /// A publish was answered after this long.
+    /// Records that a publish was answered after this time.
     pub fn published(&self, took: Duration) {
         self.publish.record(took);
     }
 
-    /// A record made at `since` is confirmed at `now` (the server's clock).
+    /// Records that a record created at `since` is confirmed at `now` (the server's clock).
     pub fn delivered(&self, since: Option<SystemTime>, now: DateTime) {
         if let Some(since) = since {
             let age = now.to_system_time().duration_since(since).unwrap_or(Duration::ZERO);
@@ -128,7 +130,7 @@ impl SinkMetrics {
     }
 }
 
-/// Figures of the relay.
+/// Metrics of the relay.
 #[derive(Debug)]
 pub struct RelayMetrics {
     settled: BTreeMap<String, Outcomes>,
@@ -164,7 +166,7 @@ impl Outcomes {
 }
 
 impl RelayMetrics {
-    /// The series of a relay with these sinks.
+    /// Creates the series of a relay with these sinks.
     pub fn new<'a>(sinks: impl Iterator<Item = &'a str>) -> Self {
         let sinks = sinks.chain([NO_SINK]);
         let settled = sinks.map(|sink| (sink.to_owned(), Outcomes::new(sink))).collect();
@@ -215,7 +217,7 @@ impl RelayMetrics {
     }
 
     fn of(&self, sink: &str) -> &Outcomes {
-        // Sinks don't come and go; an unknown name is a record that had none.
+        // The sinks are fixed; an unknown name is a record without a sink.
         self.settled.get(sink).unwrap_or_else(|| &self.settled[NO_SINK])
     }
 }

@@ -1,8 +1,8 @@
 //! Records with an invalid partition that the change stream has brought, until they are corrected.
 //!
-//! No scan at a key finds a fraction, which lies between two partitions, or an array, which lies among
-//! the records of another one. So each scan asks here which keys have one, and what is behind it waits
-//! until a majority has its correction.
+//! No scan of a key finds a fractional partition, which lies between two partitions, or an array,
+//! which lies among the records of another one. So each scan asks here which keys have one. Records
+//! behind it wait until a majority has acknowledged its correction.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -12,41 +12,41 @@ use bson::raw::RawDocumentBuf;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 
-/// Records at most; for more a rotation is cheaper.
-const MOST: usize = 1_000;
+/// Records at most; for more a rotation costs less.
+const MAX_RECORDS: usize = 1_000;
 
-/// Those that are known.
+/// The known misplaced records.
 #[derive(Debug, Default)]
 pub(crate) struct Misplaced {
     known: Mutex<HashMap<RecordId, Record>>,
 }
 
 impl Misplaced {
-    /// Notes one; false where there are too many.
+    /// Adds one record. Returns false if there are too many.
     pub(crate) fn note(&self, record: Record) -> bool {
         let mut known = self.known();
-        let has_room = known.len() < MOST || known.contains_key(&record.id);
+        let has_room = known.len() < MAX_RECORDS || known.contains_key(&record.id);
         if has_room {
-            // Its place alone is corrected.
+            // Only its partition is corrected.
             let record = Record { raw: RawDocumentBuf::new(), ..record };
             known.insert(record.id.clone(), record);
         }
         has_room
     }
 
-    /// The key and the `seq` of each.
+    /// Returns the key and the `seq` of each record.
     pub(crate) fn holding(&self) -> Vec<(LaneKey, Option<Timestamp>)> {
         let known = self.known();
         known.values().map(|record| (record.lane.clone(), record.seq)).collect()
     }
 
-    /// Their keys, and the partitions that they belong to.
+    /// Returns their keys, and the partitions that they belong to.
     pub(crate) fn keys(&self) -> Vec<(LaneKey, u8)> {
         let known = self.known();
         known.values().map(|record| (record.lane.clone(), record.partition)).collect()
     }
 
-    /// The earliest of those that are not left out.
+    /// Returns the earliest record that is not left out.
     pub(crate) fn next(
         &self,
         count: usize,
@@ -59,7 +59,7 @@ impl Misplaced {
         next.into_iter().take(count).cloned().collect()
     }
 
-    /// A majority has the correction of this one, or it is not pending any more.
+    /// Removes a record: a majority has acknowledged its correction, or it is not pending any more.
     pub(crate) fn forget(&self, id: &RecordId) {
         let mut known = self.known();
         if !known.is_empty() {
@@ -67,7 +67,7 @@ impl Misplaced {
         }
     }
 
-    /// Forgets those of other partitions.
+    /// Removes the records of other partitions.
     pub(crate) fn keep_within(&self, partitions: &[u8]) {
         self.known().retain(|_, record| partitions.contains(&record.partition));
     }

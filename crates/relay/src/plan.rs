@@ -1,7 +1,7 @@
-//! From a snapshot's records to the runs that may be leased: a pure function.
+//! Plans which records of a snapshot may be leased: a pure function.
 //!
-//! A run is the leading part of a key's pending records. Whatever may not go *ends its
-//! key's run*, since everything behind it would overtake it: guard 2.
+//! A run is the leading part of a key's pending records. A record that must wait *ends the run* of
+//! its key, since every record behind it would overtake it (guard 2).
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,26 +11,27 @@ use postrider_outbox::record::{LaneKey, Placement, Record};
 
 use crate::blocker::BlockReason;
 
-/// What the relay knows besides the records, as of the same snapshot.
+/// What the relay knows in addition to the records, as of the same snapshot.
 pub struct PlanInput<'a> {
-    /// The server's time, as estimated; the lease's filter has the last word.
+    /// The estimated time of the server; the filter of the lease decides.
     pub now: DateTime,
-    /// What the run of a key that has more is cut to.
+    /// Records to which a run is cut if its key has more.
     pub lane_cap: usize,
-    /// Up to so many go whole all the same: a short rest is not worth another read.
+    /// Records up to which a run stays whole nevertheless: a short rest does not justify another
+    /// read.
     pub whole: usize,
-    /// Deliveries in all.
+    /// Deliveries that a record may have.
     pub max_attempts: u32,
-    /// Of each key the earliest `seq` of a record with an invalid partition: nothing behind it may
-    /// go before the relay has corrected it.
+    /// The earliest `seq` of a record with an invalid partition, by key: nothing behind it may go
+    /// before the relay has corrected it.
     pub misplaced: HashMap<LaneKey, Option<Timestamp>>,
-    /// Keys held by a dead record.
+    /// Keys that a dead record blocks.
     pub blocked: HashSet<LaneKey>,
-    /// Keys of which this relay has a lane, or a record that waits for its turn.
+    /// Keys of which this relay has a lane or a quarantined record.
     pub taken: HashSet<LaneKey>,
-    /// Whether a record is to go alone, for its lost connections.
+    /// Whether a record must be quarantined for its lost connections.
     pub goes_alone: &'a dyn Fn(&RecordId) -> bool,
-    /// Records of the lane that is refilled: known to go before, or confirmed.
+    /// Whether the record is in flight in the lane that is refilled, or confirmed by it.
     pub in_flight: &'a dyn Fn(&Record) -> bool,
     /// Whether the instance that leased the record is dead.
     pub is_owner_dead: &'a dyn Fn(&Record) -> bool,
@@ -38,41 +39,40 @@ pub struct PlanInput<'a> {
     pub availability: &'a dyn Fn(&Record) -> Availability,
 }
 
-/// Whether a sink and a destination take records.
+/// Whether a sink and a destination are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// They do.
+    /// They are available.
     Available,
-    /// They do not, for this reason.
+    /// They are paused, for this reason.
     Paused(BlockReason),
-    /// The destination does not confirm; this record may probe it, alone.
+    /// The destination does not confirm; this record may probe it, isolated.
     Probe,
 }
 
-/// The leading part of one key's records, to be leased and delivered in this order.
+/// The leading part of one key's records, which will be leased and delivered in this order.
 #[derive(Debug)]
 pub struct Run {
     /// The key.
     pub lane: LaneKey,
     /// Its records in order; never empty.
     pub records: Vec<Record>,
-    /// Whether the key has more that could go behind these.
+    /// Whether the key has more records behind these that could go.
     pub more: bool,
-    /// Whether these are all of its records.
+    /// Whether these are all records of the key.
     pub is_whole: bool,
 }
 
-/// What to do about the records of one snapshot.
+/// What to do with the records of one snapshot.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// To be leased.
+    /// Runs to lease.
     pub runs: Vec<Run>,
-    /// To be repaired, and then met again.
+    /// Records to repair; a later scan finds them again.
     pub defective: Vec<Record>,
-    /// Suspects that have used up their attempts, and records that are unfit: to be made dead where
-    /// they are.
+    /// Poison records without attempts left, and unfit records: they are made dead without a lane.
     pub exhausted: Vec<Record>,
-    /// Heads of their keys that go alone, each when its turn comes.
+    /// Heads of their keys that must be quarantined, each in its turn.
     pub quarantined: Vec<Record>,
     /// Blocked keys.
     pub blocked: Vec<BlockedLane>,
@@ -83,43 +83,43 @@ pub struct Plan {
 /// A key that must wait.
 #[derive(Debug)]
 pub struct BlockedLane {
-    /// Its head, the blocker.
+    /// The head of the key, which is the blocker.
     pub head: Record,
-    /// Why.
+    /// The reason.
     pub reason: BlockReason,
-    /// Until when by the server's clock, where that is known.
+    /// Until when by the server's clock, if known.
     pub until: Option<DateTime>,
 }
 
-/// What a record's own fields say of it.
+/// The state of a record by its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordState {
     /// It can be neither leased nor corrected.
     Unfit,
-    /// It is to be corrected first: it has no usable `seq`, or an invalid partition.
+    /// It must be corrected first: it has no usable `seq`, or an invalid partition.
     Defect(Defect),
-    /// A lease is on it.
+    /// It is leased.
     Leased,
-    /// It is not due before.
+    /// It is not due before this time.
     NotDue(DateTime),
     /// It may crash the process.
-    Suspect,
-    /// Nothing is against it.
+    Poison,
+    /// Nothing prevents its delivery.
     Fit,
 }
 
-/// What is to be corrected in a record.
+/// What must be corrected in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// It has no usable `seq`.
     Seq,
-    /// Its partition is no integral number from 0 to 255.
+    /// Its partition is not an integer from 0 to 255.
     Partition,
 }
 
 impl RecordState {
-    /// What the record says at this time of the server. The lease of an owner that is dead is as one
-    /// that has expired.
+    /// Returns the state of the record at this time of the server. The lease of a dead owner counts
+    /// as expired.
     pub fn of(record: &Record, now: DateTime, is_owner_dead: impl Fn(&Record) -> bool) -> Self {
         if record.unfit.is_some() {
             Self::Unfit
@@ -132,27 +132,26 @@ impl RecordState {
         } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
             Self::NotDue(due)
         } else if record.is_suspect() {
-            Self::Suspect
+            Self::Poison
         } else {
             Self::Fit
         }
     }
 }
 
-/// May this record go?
+/// What to do with one record.
 enum Decision {
     Goes,
     GoesAlone,
-    InHand,
+    InFlight,
     NeedsRepair,
     Spent,
     Waits(BlockReason, Option<DateTime>),
-    /// Not before a repair that this very scan makes.
+    /// It waits for a repair by this scan.
     Stops,
 }
 
-/// Plans for `records`, which are in lane order and without a gap from the
-/// beginning of each key.
+/// Plans for `records`, which are in lane order and without a gap from the beginning of each key.
 pub fn plan(records: Vec<Record>, input: &PlanInput<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut records = records.into_iter().peekable();
@@ -177,7 +176,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
     let mut nothing_before = true;
     for (place, record) in records.into_iter().enumerate() {
         match decide(&record, input) {
-            Decision::InHand => {
+            Decision::InFlight => {
                 nothing_before = false;
                 continue;
             }
@@ -191,7 +190,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
                 }
                 break;
             }
-            // Only ever at the head: what goes before it must have gone.
+            // Only at the head: the records before it must have gone.
             Decision::Spent if nothing_before => {
                 plan.exhausted.push(record);
                 break;
@@ -212,8 +211,8 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
                     run.more = true;
                     break;
                 }
-                // After a failure only the head is leased: if it fails again, nothing behind it was
-                // leased and released for nothing.
+                // After a failure only the head is leased: if it fails again, no lease behind it
+                // was wasted.
                 let failed_before = record.failures() > 0;
                 if failed_before && !run.records.is_empty() {
                     break;
@@ -235,13 +234,13 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
 
 fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
     if (input.in_flight)(record) {
-        return Decision::InHand;
+        return Decision::InFlight;
     }
     let of_itself = RecordState::of(record, input.now, input.is_owner_dead);
     match of_itself {
         RecordState::Unfit => return Decision::Spent,
         RecordState::Defect(_) => return Decision::NeedsRepair,
-        // (One without a seq of its own has no place to hold others from.)
+        // (A misplaced record without a `seq` has no place in the order and stops no others.)
         _ if input.misplaced.get(&record.lane).is_some_and(|earliest| {
             earliest.is_some_and(|earliest| record.seq.is_some_and(|seq| earliest < seq))
         }) =>
@@ -250,12 +249,12 @@ fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
         }
         RecordState::Leased => return Decision::Waits(BlockReason::Leased, record.lease_until),
         RecordState::NotDue(due) => return Decision::Waits(BlockReason::NotDue, Some(due)),
-        RecordState::Suspect | RecordState::Fit => {}
+        RecordState::Poison | RecordState::Fit => {}
     }
     match (input.availability)(record) {
         Availability::Paused(reason) => Decision::Waits(reason, None),
-        Availability::Available | Availability::Probe if of_itself == RecordState::Suspect => {
-            // Of a lease in which it had company another record may have been the cause.
+        Availability::Available | Availability::Probe if of_itself == RecordState::Poison => {
+            // In a shared lease another record may have caused the crash.
             let is_spent = record.was_alone() && record.attempt >= input.max_attempts;
             if is_spent { Decision::Spent } else { Decision::GoesAlone }
         }

@@ -1,4 +1,4 @@
-//! One delivery: destination, circuits, publish, and what the answer of the broker means.
+//! Delivers one record: destination, circuits, publish, and the meaning of the broker's answer.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ use crate::lane::{Lane, Parked};
 use crate::lease::LeasedRecord;
 use crate::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
 
-/// A publish that takes longer is watched. A healthy broker confirms within milliseconds, or within
-/// some hundreds of them where it is far away.
+/// Age from which a publish is watched. A healthy broker confirms within milliseconds, or within
+/// some hundreds of them if it is far away.
 const SLOW_PUBLISH: Duration = Duration::from_millis(300);
 
-/// A lane is long that has so many times as many records waiting as the lanes have on average.
+/// A lane is urgent if it has this many times as many waiting records as the average lane.
 const URGENT_FACTOR: usize = 4;
 
 const SILENT_CONNECTION: &str = "no confirm on a connection on which the broker says nothing";
@@ -27,9 +27,9 @@ const SILENT_CONNECTION: &str = "no confirm on a connection on which the broker 
 /// The result of one delivery, and its sink.
 #[derive(Debug)]
 pub struct DeliveryResult {
-    /// The sink's name; empty where none was chosen.
+    /// The sink's name; empty if none was chosen.
     pub sink: String,
-    /// What it came to.
+    /// The result.
     pub delivery: Delivery,
 }
 
@@ -39,12 +39,12 @@ impl DeliveryResult {
     }
 }
 
-/// What one delivery came to.
+/// The result of one delivery.
 #[derive(Debug, PartialEq)]
 pub enum Delivery {
-    /// The broker has it.
+    /// The broker has confirmed it.
     Confirmed,
-    /// The record or its destination is at fault: counted.
+    /// The record or its destination is at fault: the attempt counts.
     Failed(String),
     /// The record can never be delivered.
     Undeliverable(DeadReason),
@@ -56,23 +56,23 @@ pub enum Delivery {
     Interrupted,
 }
 
-/// A record whose sink and destination take it.
+/// A record whose sink and destination are available.
 pub(super) struct Admitted<'a, S> {
     sink: String,
     handle: &'a SinkHandle<S>,
     message: Message,
     destination: Address,
-    /// On the isolated connection; `None` on the main one.
+    /// The isolated connection; `None` for the main one.
     place: Option<Place>,
 }
 
 impl<S> Admitted<'_, S> {
-    /// Sink and destination: within both a broker keeps the order of what is published.
+    /// Returns sink and destination: within both a broker keeps the order of what is published.
     pub(super) fn way(&self) -> (String, String) {
         (self.sink.clone(), self.message.address.destination.clone())
     }
 
-    /// Whether the sink would hand it over at once.
+    /// Returns whether the sink would send the message at once.
     pub(super) fn is_ready(&self) -> bool
     where
         S: Sink,
@@ -87,13 +87,13 @@ pub(super) struct Publisher<'a, S> {
 }
 
 impl<'a, S: Sink> Publisher<'a, S> {
-    /// A publisher of this relay.
+    /// Creates a publisher of this relay.
     pub(super) fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
 
-    /// Publishes one record, if it can be delivered, its sink and destination take records, and its
-    /// lease is not spent.
+    /// Publishes one record, if it can be delivered, its sink and destination are available, and
+    /// its lease is not spent.
     pub(super) async fn deliver(&self, leased: &LeasedRecord, lane: &Lane) -> DeliveryResult {
         match self.admit(leased, lane, true).await {
             Ok(admitted) => self.send(admitted, leased, lane).await,
@@ -101,13 +101,13 @@ impl<'a, S: Sink> Publisher<'a, S> {
         }
     }
 
-    /// Checks that a record can be delivered, and that its sink and destination take it. With
-    /// `waits` it waits for a sink that went down a short time ago, until a stop comes or the lane
+    /// Checks that a record can be delivered, and that its sink and destination are available. With
+    /// `waits` it waits for a sink that went down a short time ago, until a stop or until the lane
     /// is revoked.
     ///
     /// # Errors
     ///
-    /// What the delivery came to, where it is not published.
+    /// The result of the delivery, if the record is not published.
     pub(super) async fn admit(
         &self,
         leased: &LeasedRecord,
@@ -170,7 +170,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
         }
     }
 
-    /// No isolated connection could be opened, while the main one is up or not yet known to be down.
+    /// Returns the result if no isolated connection could be opened, while the main one is up or
+    /// not yet known to be down.
     fn not_isolated(
         &self,
         handle: &SinkHandle<S>,
@@ -182,7 +183,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
             let is_closed = handle.destinations.close_guess(destination);
             self.unblock_if(is_closed, handle, destination);
             if is_closed {
-                // The main connection shows whether it confirms.
+                // The main connection shows whether the destination confirms.
                 return Delivery::Interrupted;
             }
         }
@@ -220,7 +221,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         message.is_urgent = lane.waiting_count() > URGENT_FACTOR * in_flight.per_lane();
         let (handed_over, result) = match &place {
             Some(place) => {
-                // A probe may take as long as a publish may, and takes no room from others.
+                // A probe may take as long as a publish, and takes no room from others.
                 let _parked = if place.is_exclusive() { None } else { self.park(lane) };
                 handle.isolated.publish(place, message).await
             }
@@ -245,10 +246,10 @@ impl<'a, S: Sink> Publisher<'a, S> {
         DeliveryResult { sink, delivery }
     }
 
-    /// Publishes on the main connection. Where that takes long, and the destination has answered
+    /// Publishes on the main connection. If that takes long, and the destination has answered
     /// nothing else meanwhile, nothing more is published to it, and this lane takes no room from
-    /// others. Where the sink has opened another connection since, another record probes whether
-    /// the destination confirms.
+    /// others. If the sink has opened another connection since, another record probes whether the
+    /// destination confirms.
     async fn publish(
         &self,
         handle: &SinkHandle<S>,
@@ -288,7 +289,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         lane.park(&self.context.state.in_flight)
     }
 
-    /// Unblocks the keys that wait for this destination, where it takes records again.
+    /// Unblocks the keys that wait for this destination, if it takes records again.
     fn unblock_if(&self, takes_again: bool, handle: &SinkHandle<S>, destination: &Address) {
         if takes_again {
             let sink = handle.circuit.name().as_str();
@@ -296,7 +297,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
         }
     }
 
-    /// What a failure means for the record, by what else its sink and destination have done.
+    /// Decides what a failure means for the record, by the other results of its sink and
+    /// destination.
     fn judge(
         &self,
         handle: &SinkHandle<S>,
@@ -317,7 +319,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         match (failure, place) {
             (Retryable, place) => {
                 losses.forget(id);
-                // It does not confirm, but it answers: no probe is needed.
+                // It does not confirm, but it answers: no probe is required.
                 let answers =
                     place.is_some() && handle.destinations.answered(destination, handed_over);
                 self.unblock_if(answers, handle, destination);
@@ -351,8 +353,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
                 }
             }
             (Indeterminate, Some(place)) if place.is_exclusive() => {
-                // It was alone on the connection that was lost. If the record is known to break
-                // connections, the loss says nothing about its destination.
+                // It was alone on the lost connection. If the record is known to break connections,
+                // the loss says nothing about its destination.
                 let is_guilty = losses.is_guilty(id)
                     || handle.destinations.broke(destination, handed_over, &detail)
                         == Fault::Record;

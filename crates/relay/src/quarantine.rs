@@ -1,11 +1,11 @@
-//! Records that go alone: suspects of a crash, records that lost their connection twice, and
-//! records that probe a destination which does not confirm.
+//! Quarantine: delivers records in isolation that may crash the process, that lost their connection
+//! twice, or that probe a destination which does not confirm.
 //!
 //! Each is leased by itself and published on its sink's isolated connection, so that a record which
-//! crashes the process or breaks its connection is identified, and disturbs no other. Suspects of a
-//! crash take turns within the process: the next one may end it. Records that lost their connection
-//! take turns within their sink, those that may be innocent first. The turn passes on when the
-//! outcome is settled.
+//! crashes the process or breaks its connection is identified and disturbs no other. Records that
+//! may crash the process take turns within the process: the next one may end it. Records that lost
+//! their connection take turns within their sink, possibly innocent ones first. A turn ends when
+//! the outcome is settled.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,12 +26,12 @@ use crate::plan::Availability;
 use crate::sink::{Address, Sink};
 use crate::turns::Turn;
 
-/// A record that waits for its turn to go alone. Its payload is not kept meanwhile: any number may
+/// A record that waits for its turn. It does not keep its payload: any number of candidates may
 /// wait.
 #[derive(Debug)]
 pub struct Candidate {
     lane: LaneKey,
-    /// The record, as it was read.
+    /// The record as it was read.
     head: Blocker,
     sink: Option<String>,
     /// The destination that it probes.
@@ -44,38 +44,38 @@ pub struct Candidate {
 /// What a candidate waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
-    /// The turn of a suspect of a crash, one at a time in this process.
-    Suspects,
+    /// The turn of a record that may crash the process, one at a time in this process.
+    Poison,
     /// The turn of a record that lost the sink's connection, one at a time for each sink.
     ConnectionLosses,
     /// Nothing: the circuit admits one probe at a time.
     Probes,
 }
 
-/// The right to go alone. Kept until the lane has ended, and with it all that the record may cause.
+/// The turn of a record. Kept until the lane has ended, and with it all effects of the record.
 struct Permit<'a> {
     _turn: Option<Turn>,
     probe: Option<Probe<'a>>,
     _room: Option<SemaphorePermit<'a>>,
 }
 
-/// Delivers records alone.
+/// Delivers quarantined records.
 #[derive(Debug)]
 pub struct Quarantine<'a, S> {
     context: &'a RelayContext<S>,
 }
 
 impl<'a, S: Sink> Quarantine<'a, S> {
-    /// The quarantine of this relay.
+    /// Creates the quarantine of this relay.
     pub fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
 
-    /// The candidate of a record that was just read.
+    /// Creates the candidate of a record that was just read.
     pub(super) fn candidate(&self, record: &Record) -> Candidate {
         let sink = addressing::sink_name(self.context, record).map(str::to_owned);
         let waits_for = if record.is_suspect() {
-            Queue::Suspects
+            Queue::Poison
         } else if self.context.state.connection_losses.goes_alone(&record.id) {
             Queue::ConnectionLosses
         } else {
@@ -90,16 +90,16 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         Candidate { lane, head, sink, destination, size, read_at, waits_for }
     }
 
-    /// Waits for the candidate's turn, leases its record and delivers it. Returns `None` where it
-    /// did not come to that: a peer has leased it, it has changed, its sink or destination is
-    /// paused, or a stop came.
+    /// Waits for the candidate's turn, leases its record and delivers it. Returns `None` if it was
+    /// not delivered: a peer has leased it, it has changed, its sink or destination is paused, or a
+    /// stop came.
     ///
-    /// The record was its key's head when it was read, and whatever is added to its key later is
-    /// behind it. So only the record itself is read again.
+    /// The record was the head of its key when it was read, and later records of the key are behind
+    /// it. So only the record itself is read again.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn deliver(
         &self,
         candidate: Candidate,
@@ -142,7 +142,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         Ok(Some((lane, end)))
     }
 
-    /// Whether a record that was read again may go. Unblocks its key where it may not.
+    /// Returns whether a record that was read again may go. Unblocks its key if it may not.
     fn may_go(
         &self,
         record: &Record,
@@ -178,8 +178,8 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         }
     }
 
-    /// Waits until only what a new read may show can keep the candidate from going. Returns `None`
-    /// where it must not go now.
+    /// Waits until only a new read can show that the candidate must wait. Returns `None` if it must
+    /// not go now.
     async fn permit(
         &self,
         candidate: &Candidate,
@@ -187,7 +187,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     ) -> Option<Permit<'a>> {
         let state = &self.context.state;
         let turns = match candidate.waits_for {
-            Queue::Suspects => Some(&state.turns),
+            Queue::Poison => Some(&state.turns),
             Queue::ConnectionLosses => handle.map(|handle| &handle.turns),
             Queue::Probes => None,
         };
@@ -205,7 +205,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         if candidate.waits_for != Queue::Probes {
             return Some(Permit { _turn: turn, probe: None, _room: None });
         }
-        // Before it waits for room: its destination calls no other meanwhile.
+        // Begins before it waits for room: its destination calls no other record meanwhile.
         let probe = handle?.destinations.begin_probe(candidate.destination.as_ref()?)?;
         let room = tokio::select! {
             room = state.probe_budget.enter(candidate.size) => room,

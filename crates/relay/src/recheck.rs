@@ -1,15 +1,15 @@
-//! Whether what blocks a key is still there, unchanged.
+//! Rechecks whether the blockers of keys are still there, unchanged.
 //!
-//! The records of blocked keys change without the relay: an operator discards or requeues one, or
+//! Records of blocked keys change without the relay: an operator discards or requeues one, or
 //! corrects its `visibleAt`; a peer delivers one; a slow transaction commits an earlier one. A
-//! rotation passes over blocked keys, so it would not see that. Therefore their blockers are read
-//! again: one after the other in rounds, of which one begins in every `poll_interval`, and at once
-//! after an operator's act in this process. A key whose blocker is gone, has changed, or is no
-//! longer the first pending record of its key, is freed, and the next scan decides again.
+//! rotation skips blocked keys and does not see that. Therefore their blockers are read again in
+//! rounds, one in every `poll_interval`, and at once after an operator command in this process. A
+//! key whose blocker is gone, has changed, or is no longer the first pending record of its key is
+//! unblocked, and the next scan decides again.
 //!
 //! A round reads one key of the index and one record, without its payload, for each blocked key,
 //! some hundreds with one command. It works for a tenth of the time: a round of a few thousand keys
-//! is over within `poll_interval`, one of 100,000 keys takes some ten times as long as the reads.
+//! is over within `poll_interval`; one of 100,000 keys takes about ten times as long as its reads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,18 +30,18 @@ use crate::context::RelayContext;
 use crate::sink::Sink;
 
 /// Keys whose blockers one command reads.
-const BATCH: usize = 500;
+const BATCH_KEYS: usize = 500;
 
-/// After each command a pause of so many times what it took.
-const REST: u32 = 9;
+/// The pause after each command, as a multiple of its duration.
+const REST_FACTOR: u32 = 9;
 
-/// Rechecks blocked keys, for ever.
+/// Rechecks blocked keys, forever.
 pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
     let poll = context.settings.poll_interval;
     loop {
         let began = Instant::now();
         if let Err(error) = round(&context, &wakeup).await {
-            // The scan meets the same error, and reports it.
+            // The scan meets the same error and logs it.
             debug!(error = chain(&error), "failed to recheck blocked keys; they are read again");
         }
         tokio::select! {
@@ -52,30 +52,31 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
 }
 
 async fn round<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<(), StoreError> {
-    singles(context).await?;
-    unsettled(context).await?;
+    recheck_singles(context).await?;
+    recheck_unsettled(context).await?;
     let mut from = None;
     loop {
-        let (waiting, next) = context.state.key_table.comparable_blockers(from.as_ref(), BATCH);
+        let (waiting, next) =
+            context.state.key_table.comparable_blockers(from.as_ref(), BATCH_KEYS);
         if !waiting.is_empty() {
             let began = Instant::now();
-            for key in changed(context, &waiting).await? {
+            for key in recheck_batch(context, &waiting).await? {
                 wakeup.at(key);
             }
-            tokio::time::sleep(began.elapsed() * REST).await;
+            tokio::time::sleep(began.elapsed() * REST_FACTOR).await;
         }
         match next {
             Some(_) => from = next,
-            None => return still_blocked(context).await,
+            None => return recheck_dead_blockers(context).await,
         }
     }
 }
 
-/// Frees those records without a key that have changed while they wait.
-async fn singles<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
+/// Unblocks blocked records without a key that have changed.
+async fn recheck_singles<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let mut from = 0;
     loop {
-        let waiting = context.state.key_table.comparable_singles(from, BATCH);
+        let waiting = context.state.key_table.comparable_singles(from, BATCH_KEYS);
         if waiting.is_empty() {
             return Ok(());
         }
@@ -90,15 +91,15 @@ async fn singles<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
             is_freed(context, key, blocker, &front);
         }
         from += waiting.len();
-        tokio::time::sleep(began.elapsed() * REST).await;
+        tokio::time::sleep(began.elapsed() * REST_FACTOR).await;
     }
 }
 
-/// Notes which of the records whose outcome MongoDB refuses are not ours any more: an operator or another instance has
-/// discarded, deleted or requeued them.
-async fn unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
+/// Records which records with a refused outcome this relay no longer owns: an operator or another
+/// instance has discarded, deleted or requeued them.
+async fn recheck_unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let unsettled = context.state.refused_outcomes.some(usize::MAX);
-    for some in unsettled.chunks(BATCH) {
+    for some in unsettled.chunks(BATCH_KEYS) {
         let began = Instant::now();
         let ids: Vec<Bson> = some.iter().map(|(id, _)| Bson::from(id)).collect();
         let mut snapshot = Snapshot::begin(&context.collections).await?;
@@ -108,7 +109,7 @@ async fn unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError>
         let is_ours = |id: &RecordId, lease| leases.get(id) == Some(&Some(Bson::from(lease)));
         let gone = some.iter().filter(|(id, unsettled)| !is_ours(id, unsettled.lease));
         gone.for_each(|(id, _)| context.state.refused_outcomes.gone(id));
-        tokio::time::sleep(began.elapsed() * REST).await;
+        tokio::time::sleep(began.elapsed() * REST_FACTOR).await;
     }
     Ok(())
 }
@@ -118,15 +119,14 @@ fn lease_of(record: &Record) -> Option<Bson> {
     Bson::try_from(lease).ok()
 }
 
-/// Frees those keys whose dead record blocks them no more: while the change stream carries the
-/// records no rotation asks.
-async fn still_blocked<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
+/// Unblocks the keys that their dead record no longer blocks: in live mode no rotation asks.
+async fn recheck_dead_blockers<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let dead = context.state.key_table.dead_blockers();
-    for some in dead.chunks(BATCH) {
+    for some in dead.chunks(BATCH_KEYS) {
         let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
         let mut snapshot = Snapshot::begin(&context.collections).await?;
         let still = snapshot.still_blocking(&ids).await?;
-        // (It may have come into another key.)
+        // (It may have moved to another key.)
         for (key, blocker) in some.iter().filter(|(key, dead)| still.get(&dead.id) != Some(key)) {
             context.state.key_table.unblock_from(key, blocker);
         }
@@ -134,8 +134,8 @@ async fn still_blocked<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Frees those keys whose blockers are not as they were; returns where they are.
-async fn changed<S: Sink>(
+/// Unblocks the keys whose blockers have changed. Returns where they are.
+async fn recheck_batch<S: Sink>(
     context: &RelayContext<S>,
     waiting: &[(LaneKey, Blocker)],
 ) -> Result<Vec<ScanHint>, StoreError> {
@@ -159,8 +159,8 @@ async fn changed<S: Sink>(
     Ok(freed)
 }
 
-/// Frees a key unless its blocker is among what was read of it, as it was, and nothing before it;
-/// answers whether it did.
+/// Unblocks a key unless its blocker was read unchanged, with nothing before it. Returns whether it
+/// did.
 fn is_freed<S>(
     context: &RelayContext<S>,
     key: &LaneKey,
@@ -172,7 +172,7 @@ fn is_freed<S>(
     match found {
         Some(record) if blocker.is(record) => false,
         Some(record) if blocker.is_written() => {
-            // (One that is leased looks otherwise in a moment.)
+            // (A leased record will change in a moment.)
             if record.lease_until.is_none() {
                 context.state.key_table.update_blocker(key, blocker, Blocker::of(record));
             }

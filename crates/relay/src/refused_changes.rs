@@ -11,19 +11,18 @@ use tracing::warn;
 
 use crate::reported::Reported;
 
-/// Which of them were reported: each once, not at every try. And which of them rest until the
-/// relay tries again to correct them.
+/// Records that MongoDB refuses to change: which of them are logged, each once, and which rest
+/// until the relay tries to correct them again.
 ///
-/// The validator that Postrider gives the collection permits every change of the relay; a
-/// validator of the users' own may not. Such a record cannot even be made dead: an operator must
-/// change the validator.
+/// The validator of Postrider permits every change of the relay; a validator of the user's own may
+/// not. Such a record cannot even be made dead: an operator must change the validator.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedChanges {
     reported: Reported<RecordId>,
     resting: Mutex<HashMap<RecordId, Resting>>,
 }
 
-/// A record that waits, misplaced, until the relay tries again.
+/// A misplaced record that waits until the relay tries again.
 #[derive(Debug)]
 struct Resting {
     lane: LaneKey,
@@ -31,14 +30,14 @@ struct Resting {
     until: Instant,
 }
 
-/// Records that rest at most, some 300 KB; a scan reads the others at each turn.
-const RESTING: usize = 2_000;
+/// Records that rest at most, some 300 KB; a scan reads the others in each rotation.
+const MAX_RESTING: usize = 2_000;
 
 impl RefusedChanges {
     /// Pause before such a record is tried again.
     pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-    /// Reports one, unless it was reported before.
+    /// Logs a record, unless it was logged before.
     pub(crate) fn report(&self, record: &Record, code: i32) {
         if self.reported.is_news(&record.id) {
             warn!(
@@ -51,21 +50,21 @@ impl RefusedChanges {
         }
     }
 
-    /// MongoDB refused to have this record corrected, for `code`: it rests for a while, and holds
-    /// back its key.
+    /// Records that MongoDB refused to correct this record, with `code`: it rests for a while, and
+    /// blocks its key.
     pub(crate) fn hold(&self, record: &Record, code: i32) {
         self.report(record, code);
         let mut resting = self.lock();
         let now = Instant::now();
         resting.retain(|_, resting| resting.until > now);
-        if resting.len() < RESTING {
+        if resting.len() < MAX_RESTING {
             let (lane, seq) = (record.lane.clone(), record.seq);
             resting
                 .insert(record.id.clone(), Resting { lane, seq, until: now + Self::RETRY_PAUSE });
         }
     }
 
-    /// When this record may be tried again; `None` where it does not rest.
+    /// Returns when this record may be tried again; `None` if it does not rest.
     pub(crate) fn held_until(&self, id: &RecordId) -> Option<Instant> {
         let resting = self.lock();
         if resting.is_empty() {
@@ -74,13 +73,13 @@ impl RefusedChanges {
         resting.get(id).map(|resting| resting.until).filter(|until| *until > Instant::now())
     }
 
-    /// Whether a record of this key rests.
+    /// Returns whether a record of this key rests.
     pub(crate) fn holds_key(&self, lane: &LaneKey) -> bool {
         let now = Instant::now();
         self.lock().values().any(|resting| resting.until > now && resting.lane == *lane)
     }
 
-    /// The records that rest now: id, key and `seq`.
+    /// Returns the records that rest now: id, key and `seq`.
     pub(crate) fn held(&self) -> Vec<(RecordId, LaneKey, Option<Timestamp>)> {
         let now = Instant::now();
         let resting = self.lock();

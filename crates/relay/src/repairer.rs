@@ -1,7 +1,7 @@
-//! Records that cannot be leased as they are: corrects them, or makes them dead where they are.
+//! Repairs records that cannot be leased as they are: corrects them, or makes them dead.
 //!
-//! Apart from the leases, which must not wait for it: a transaction of the application may hold one
-//! of these records for as long as it likes.
+//! Repairs run apart from the leases, which must not wait for them: a transaction of the
+//! application may lock one of these records for any time.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -24,19 +24,19 @@ use crate::sink::Sink;
 /// Records that a scan found unfit to be leased.
 #[derive(Debug, Default)]
 pub struct RepairBatch {
-    /// With an invalid partition, or without a usable `seq`: to be corrected.
+    /// Records to correct: with an invalid partition, or without a usable `seq`.
     pub(super) defective: Vec<Record>,
-    /// Without attempts left, or malformed: to be made dead.
+    /// Records to make dead: without attempts left, or malformed.
     pub(super) exhausted: Vec<Record>,
 }
 
 impl RepairBatch {
-    /// A batch of records that are to be corrected.
+    /// Creates a batch of records to correct.
     pub(super) fn of(defective: Vec<Record>) -> Self {
         Self { defective, exhausted: Vec::new() }
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.defective.is_empty() && self.exhausted.is_empty()
     }
@@ -49,7 +49,7 @@ pub struct Repairer<'a, S> {
 }
 
 impl<'a, S: Sink> Repairer<'a, S> {
-    /// A repairer of this relay.
+    /// Creates a repairer of this relay.
     pub fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
@@ -58,7 +58,7 @@ impl<'a, S: Sink> Repairer<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of the store; the next scan finds again what was not repaired.
+    /// Errors of the store; the next scan finds the records again that were not repaired.
     pub async fn repair(&self, batch: RepairBatch) -> Result<bool, StoreError> {
         let mut is_changed = false;
         for record in batch.exhausted {
@@ -104,13 +104,13 @@ impl<'a, S: Sink> Repairer<'a, S> {
         }
     }
 
-    /// Gives each record the partition or `seq` that it lacks. A record that has no room for it
-    /// becomes dead; one that MongoDB refuses to change blocks its key for a while. Returns whether
-    /// any was changed.
+    /// Adds the missing partition or `seq` to each record. A record without room for it becomes
+    /// dead; one that MongoDB refuses to change blocks its key for a while. Returns whether any was
+    /// changed.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub(super) async fn correct(&self, records: &[&Record]) -> Result<bool, StoreError> {
         if records.is_empty() {
             return Ok(false);
@@ -134,7 +134,7 @@ impl<'a, S: Sink> Repairer<'a, S> {
             state.key_table.record_changed(lane, record.partition, record.id.clone());
         }
         for record in oversized {
-            // Read without its payload until now, which the dead letter needs.
+            // It was read without its payload, which the dead letter needs.
             let Some(record) = self.context.read(&record.id, PENDING).await? else { continue };
             is_changed |= self.mark_oversized(&record, "its partition or seq").await?;
         }
@@ -145,7 +145,7 @@ impl<'a, S: Sink> Repairer<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub(super) async fn mark_oversized(
         &self,
         record: &Record,
@@ -160,12 +160,12 @@ impl<'a, S: Sink> Repairer<'a, S> {
         Ok(is_dead)
     }
 
-    /// Makes dead a scheduled record that has no room for a `seq`. Returns whether it did, or
+    /// Makes a scheduled record dead that has no room for a `seq`. Returns whether it did, or
     /// whether the record has changed meanwhile.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub(super) async fn mark_unpromotable(&self, id: &RawId) -> Result<bool, StoreError> {
         let Some(id) = id.decoded() else { return Ok(false) };
         match self.context.read(&id, SCHEDULED).await? {

@@ -1,6 +1,6 @@
-//! What a relay knows beyond MongoDB, for operators: which keys are blocked, and its own state.
+//! Reports the state of a relay to operators: the blocked keys, and its own state.
 //!
-//! Neither holds payloads or secrets, and both are bounded.
+//! Neither contains payloads or secrets, and both are bounded.
 
 use std::time::Instant;
 
@@ -11,29 +11,31 @@ use serde_json::{Map, Value, json};
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::context::RelayContext;
-use crate::instance_state::{CAUSE, ID, NAMED, fields, shortened, state_id};
+use crate::instance_state::{
+    MAX_CAUSE_CHARS, MAX_ID_CHARS, MAX_NAMED, fields, shortened, state_id,
+};
 use crate::key_table::BlockedKey;
 use crate::sink::{Address, Sink};
 
-/// Characters of a key or an id that are shown.
-const SHOWN: usize = 1_024;
+/// Characters of a key or an id in a report.
+const MAX_CHARS: usize = 1_024;
 
 /// Sinks and destinations that the state names at most.
 const MAX_PLACES: usize = 8;
 
-/// Reads what one relay knows.
+/// Reports the state of one relay.
 #[derive(Debug)]
 pub struct RelayReport<'a, S> {
     context: &'a RelayContext<S>,
 }
 
 impl<'a, S: Sink> RelayReport<'a, S> {
-    /// The report of this relay.
+    /// Creates the report of this relay.
     pub fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
 
-    /// The table of blocked keys as JSON, up to `limit`; one key where one is named.
+    /// Returns the blocked keys as JSON, up to `limit`, or one key.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Value {
         let mut found = self.context.state.key_table.blocked_keys(key, limit + 1);
         found.extend(self.unsettled_keys(key));
@@ -44,7 +46,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
         json!({ "counts": self.counts(), "keys": keys, "truncated": truncated })
     }
 
-    /// The keys in flight whose record's outcome MongoDB refuses.
+    /// Returns the keys in flight whose outcome MongoDB refuses.
     fn unsettled_keys(&self, key: Option<&str>) -> impl Iterator<Item = BlockedKey> {
         let all = self.context.state.refused_outcomes.some(usize::MAX).into_iter();
         let asked = key.map(str::to_owned);
@@ -52,7 +54,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
             asked.as_ref().is_none_or(|key| unsettled.lane.as_str() == key)
         });
         all.map(|(id, unsettled)| {
-            // Where it lies does not matter here.
+            // Its partition does not matter here.
             let blocker = Blocker::dead(id.clone(), 0);
             let mut wait = KeyBlock::new(BlockReason::Refused, blocker, None);
             wait.since = unsettled.since;
@@ -61,33 +63,33 @@ impl<'a, S: Sink> RelayReport<'a, S> {
         })
     }
 
-    /// The state that an instance writes with its heartbeat.
+    /// Returns the state that an instance writes with its heartbeat.
     pub fn state(&self) -> Document {
         let down = self.context.sinks.iter().filter_map(|(name, handle)| {
-            let cause = shortened(&handle.circuit.trouble()?.detail, CAUSE);
-            Some(doc! { fields::SINK: shortened(name, ID), fields::CAUSE: cause })
+            let cause = shortened(&handle.circuit.trouble()?.detail, MAX_CAUSE_CHARS);
+            Some(doc! { fields::SINK: shortened(name, MAX_ID_CHARS), fields::CAUSE: cause })
         });
         let paused = self.context.open_destinations().into_iter().take(MAX_PLACES).map(|paused| {
             let Address { destination, key } = &paused.destination;
             doc! {
-                fields::SINK: shortened(&paused.sink, ID),
-                fields::DESTINATION: shortened(destination, ID),
-                fields::KEY: key.as_deref().map(|key| shortened(key, ID)),
-                fields::CAUSE: shortened(&paused.cause, CAUSE),
+                fields::SINK: shortened(&paused.sink, MAX_ID_CHARS),
+                fields::DESTINATION: shortened(destination, MAX_ID_CHARS),
+                fields::KEY: key.as_deref().map(|key| shortened(key, MAX_ID_CHARS)),
+                fields::CAUSE: shortened(&paused.cause, MAX_CAUSE_CHARS),
             }
         });
         let ids = |reason: BlockReason| -> Vec<String> {
-            let ids = self.context.state.key_table.blockers(reason, NAMED);
+            let ids = self.context.state.key_table.blockers(reason, MAX_NAMED);
             ids.iter().map(state_id).collect()
         };
-        // What cannot be leased, and what cannot be corrected or settled.
+        // Records that cannot be leased, corrected or settled.
         let resting =
             self.context.state.refused_changes.held().into_iter().map(|(id, ..)| state_id(&id));
         let unsettled = self
             .context
             .state
             .refused_outcomes
-            .some(NAMED)
+            .some(MAX_NAMED)
             .into_iter()
             .map(|(id, _)| state_id(&id));
         let refused = ids(BlockReason::Refused).into_iter().chain(resting).chain(unsettled);
@@ -99,16 +101,16 @@ impl<'a, S: Sink> RelayReport<'a, S> {
             fields::SINKS_DOWN: down.take(MAX_PLACES).collect::<Vec<_>>(),
             fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
             fields::BLOCKED_KEYS: counts.collect::<Document>(),
-            fields::ALONE: ids(BlockReason::Suspect),
-            fields::REFUSED: refused.take(NAMED).collect::<Vec<_>>(),
+            fields::ALONE: ids(BlockReason::Quarantined),
+            fields::REFUSED: refused.take(MAX_NAMED).collect::<Vec<_>>(),
             fields::DEAD_LETTER: ids(BlockReason::DeadLetter),
             fields::UNCONFIRMED: ids(BlockReason::DestinationPaused),
-            fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, CAUSE)),
+            fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, MAX_CAUSE_CHARS)),
         }
     }
 
-    /// How many keys are blocked for each reason, those in flight whose record's outcome MongoDB
-    /// refuses included.
+    /// Returns how many keys are blocked for each reason, including those in flight whose outcome
+    /// MongoDB refuses.
     pub(super) fn block_counts(&self) -> Vec<(BlockReason, usize)> {
         let mut counts = self.context.state.key_table.counts_by_reason();
         for (reason, count) in &mut counts {
@@ -126,7 +128,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
 
     fn shown(&self, blocked: &BlockedKey) -> Value {
         let key = match &blocked.lane {
-            LaneKey::Keyed(key) => Some(shortened(key, SHOWN)),
+            LaneKey::Keyed(key) => Some(shortened(key, MAX_CHARS)),
             LaneKey::Single(_) => None,
         };
         let at = |moment: Instant| {
@@ -140,7 +142,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
         json!({
             "key": key,
             "reason": blocked.reason.as_str(),
-            "blocker": shortened(&blocked.blocker.to_string(), SHOWN),
+            "blocker": shortened(&blocked.blocker.to_string(), MAX_CHARS),
             "since": wait.and_then(|wait| at(wait.since)),
             "until": wait.and_then(|wait| at(wait.until?)),
             "sink": wait.and_then(|wait| wait.sink.as_deref()),
@@ -149,10 +151,10 @@ impl<'a, S: Sink> RelayReport<'a, S> {
     }
 }
 
-/// A destination in words: where it goes, and by which key.
+/// Formats a destination with its key.
 fn destination(address: &Address) -> String {
     let Address { destination, key } = address;
     let words = [destination.as_str(), key.as_deref().unwrap_or_default()];
     let words = words.into_iter().filter(|word| !word.is_empty());
-    shortened(&words.collect::<Vec<_>>().join(" "), SHOWN)
+    shortened(&words.collect::<Vec<_>>().join(" "), MAX_CHARS)
 }

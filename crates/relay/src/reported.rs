@@ -1,11 +1,11 @@
-//! What was reported: each thing once, not at every try.
+//! Remembers what was reported, so that each thing is reported once.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Mutex;
 
-/// Reported at most: an operator who has read so many knows.
-const MOST: usize = 1_000;
+/// Things that are reported at most: more would not help an operator.
+const MAX_REPORTED: usize = 1_000;
 
 /// The things that were reported.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ impl<T> Default for Reported<T> {
 }
 
 impl<T: Clone + Eq + Hash> Reported<T> {
-    /// Whether this is still to be reported; it is not again.
+    /// Returns whether this was not reported before, and remembers it.
     pub(crate) fn is_news(&self, thing: &T) -> bool {
         let mut reported = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        reported.len() < MOST && reported.insert(thing.clone())
+        reported.len() < MAX_REPORTED && reported.insert(thing.clone())
     }
 }

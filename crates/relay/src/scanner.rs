@@ -33,24 +33,24 @@ pub(super) use blockers::MISPLACED_PAGE;
 pub enum ScanScope {
     /// From this position on, through the owned partitions.
     Rotation(Position),
-    /// Particular keys, and records without one.
+    /// Particular keys, and records without a key.
     Targets(Vec<ScanTarget>),
 }
 
 /// One key to scan, or one record without a key.
 #[derive(Clone, Debug)]
 pub enum ScanTarget {
-    /// Where something may be pending.
+    /// A place at which something may be pending.
     At(ScanHint),
     /// A lane in flight that runs short.
     Refill(Arc<Lane>),
-    /// A key of which the relay must learn all that it has pending.
+    /// A key whose pending records the relay must all learn.
     Scan(LaneKey, ScanHint),
 }
 
 impl ScanTarget {
-    /// What to read; `None` for a lane without a key, which has no other record. `places`: the
-    /// partitions in which a key that is scanned has records.
+    /// Returns what to read; `None` for a lane without a key, which has no other record. `places`:
+    /// the partitions in which a scanned key has records.
     fn stretch<'a>(&'a self, places: &'a [u8]) -> Option<Stretch<'a>> {
         match self {
             Self::Scan(LaneKey::Keyed(key), _) => Some(Stretch::Key(places, key)),
@@ -69,7 +69,7 @@ impl ScanTarget {
         }
     }
 
-    /// The partition that it is in.
+    /// Returns the partition of the target.
     fn partition(&self) -> u8 {
         match self {
             Self::At(hint) | Self::Scan(_, hint) => hint.partition(),
@@ -79,7 +79,7 @@ impl ScanTarget {
 }
 
 impl ScanScope {
-    /// The lanes in flight that wait for the result.
+    /// Returns the lanes in flight that wait for the result.
     fn refills(&self) -> Vec<Arc<Lane>> {
         let Self::Targets(targets) = self else { return Vec::new() };
         let lanes = targets.iter().filter_map(|target| match target {
@@ -89,7 +89,7 @@ impl ScanScope {
         lanes.collect()
     }
 
-    /// The keys of which the relay must learn what they have pending.
+    /// Returns the keys whose pending records the relay must learn.
     fn scans(&self) -> Vec<LaneKey> {
         let Self::Targets(targets) = self else { return Vec::new() };
         let keys = targets.iter().filter_map(|target| match target {
@@ -100,48 +100,49 @@ impl ScanScope {
     }
 }
 
-/// What a scan has found, and registered: lanes that are ready to be leased, and more.
+/// The registered results of a scan: lanes that are ready to be leased, and more.
 #[derive(Debug, Default)]
 pub struct ScanResult {
-    /// Where the rotation continues; `None` after its end, or when it was none.
+    /// Where the rotation continues; `None` after its end, or for another scan.
     pub next: Option<Position>,
-    /// Whether the rotation read as much as it may at a time: there is more.
+    /// Whether the rotation read as much as one page allows: there is more.
     pub full: bool,
-    /// Whether it could not read all targets within the bytes that it may read.
+    /// Whether the allowance of bytes was too small for all targets.
     pub short: bool,
-    /// Whether it has read all keys that are blocked by a dead record or by a record with an invalid
-    /// partition.
+    /// Whether it has read all keys that are blocked by a dead record or by a record with an
+    /// invalid partition.
     pub is_all: bool,
     /// Keys that the rotation skipped.
     pub skipped: usize,
-    /// Records that wait for their turn to go alone.
+    /// Records that wait for their turn in quarantine.
     pub candidates: Vec<Candidate>,
-    /// Records to correct, or to make dead where they are.
+    /// Records to correct, or to make dead.
     pub repairs: RepairBatch,
     /// What to lease.
     pub acquisitions: Vec<Acquisition>,
 }
 
 impl ScanResult {
-    /// Whether there is anything to lease. (A repair that changes something asks for another scan
-    /// itself; one that changes nothing must not.)
+    /// Returns whether there is anything to lease. (A repair that changes something requests
+    /// another scan itself; one that changes nothing must not.)
     pub fn has_records(&self) -> bool {
         self.acquisitions.iter().any(|acquisition| !acquisition.records.is_empty())
     }
 
-    /// Whether the acquirer has anything to do, if only to tell a lane that there is nothing.
+    /// Returns whether the acquirer has anything to do, if only to notify a lane that there is
+    /// nothing.
     pub fn wants_acquisition(&self) -> bool {
         !self.acquisitions.is_empty()
     }
 }
 
-/// A scan under way: its snapshot, and what was known before that was taken.
+/// A scan under way: its snapshot, and what was known before the snapshot.
 struct OpenScan<'a> {
     snapshot: Snapshot,
-    /// What holds keys back, as of this snapshot.
+    /// What blocks keys, as of this snapshot.
     blockers: SnapshotBlockers,
-    /// Keys that were in flight or in quarantine: a lane that has ended meanwhile has settled what
-    /// the snapshot shows as leased.
+    /// Keys that were in flight or in quarantine: a lane that has ended meanwhile has settled
+    /// records that the snapshot shows as leased.
     taken_keys: HashSet<LaneKey>,
     recoveries: Recoveries,
     start: ScanStart,
@@ -149,14 +150,14 @@ struct OpenScan<'a> {
     room: Room,
 }
 
-/// Finds what is pending and may go.
+/// Finds pending records that may go.
 #[derive(Debug)]
 pub struct Scanner<'a, S> {
     context: &'a RelayContext<S>,
 }
 
 impl<'a, S: Sink> Scanner<'a, S> {
-    /// A scanner of this relay.
+    /// Creates a scanner of this relay.
     pub fn new(context: &'a RelayContext<S>) -> Self {
         Self { context }
     }
@@ -166,7 +167,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of the store. Nothing has changed then. After a stop it has found nothing.
+    /// Errors of the store. Nothing has changed then. After a stop it has found nothing.
     pub async fn scan(
         &self,
         scope: ScanScope,
@@ -177,11 +178,11 @@ impl<'a, S: Sink> Scanner<'a, S> {
         let result = tokio::select! {
             biased;
             result = self.read(scope, owned, room) => Some(result),
-            // A stop does not wait for a MongoDB that does not answer.
+            // A stop does not wait for MongoDB.
             () = self.context.stopping() => None,
         };
         if !matches!(result, Some(Ok(_))) {
-            // Nothing more for now; the next rotation finds it.
+            // No records for now; the next rotation finds them.
             for lane in refilled {
                 lane.add(Vec::new(), false);
             }
@@ -199,7 +200,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
         room: Room,
     ) -> Result<ScanResult, StoreError> {
         let (context, key_table) = (self.context, &self.context.state.key_table);
-        // Noted before the snapshot.
+        // Read before the snapshot.
         let taken_keys = key_table.taken_keys();
         let (recoveries, start) = (key_table.recoveries(), key_table.scan_start());
         let mut snapshot = Snapshot::begin(&context.collections).await?;
@@ -211,7 +212,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
             misplaced.into_iter().partition(|record| record.unfit.is_some());
         let repairs = RepairBatch { defective, exhausted };
         let result = ScanResult { repairs, ..ScanResult::default() };
-        // They are in no range of the index where their keys are read.
+        // The index ranges of their keys do not contain them.
         key_table.block_for_repair(blockers.misplaced_within(owned));
         let open = OpenScan { snapshot, blockers, taken_keys, recoveries, start, owned, room };
         match scope {
@@ -220,7 +221,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
         }
     }
 
-    /// Every record in the lane that `relay.ordering` gives it.
+    /// Assigns to each record the lane that `relay.ordering` requires.
     fn in_lanes(&self, records: Vec<Record>) -> Vec<Record> {
         let settings = &self.context.settings;
         records.into_iter().map(|record| settings.in_lane(record)).collect()

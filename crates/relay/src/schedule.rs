@@ -1,53 +1,53 @@
-//! When rotations scan: at once where there is more, rarely where nothing comes, and never for longer
-//! than half of the time.
+//! Schedules rotations: at once if there is more to read, rarely if nothing comes, and never for
+//! more than half of the time.
 
 use std::time::{Duration, Instant};
 
 use postrider_outbox::position::Position;
 
-/// The shortest pause between two rotations. Doubled while nothing is found, up to `poll_interval`: a
-/// busy outbox is looked at often, an idle one rarely.
+/// The shortest pause between two rotations. It doubles while nothing is found, up to
+/// `poll_interval`, so a busy outbox is read often and an idle one rarely.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Passing over so many keys is what makes a scan long (4 to 5 µs of the server's each): a sink
-/// that is down is not to cost the others more than a quarter of a core.
-const MANY_SKIPPED: usize = 1_000;
+/// Skipped keys from which a scan counts as long (4 to 5 µs of the server's time each): a sink that
+/// is down must not cost the others more than a quarter of a core.
+const LONG_SCAN_KEYS: usize = 1_000;
 
-/// Pauses while MongoDB does not answer, from and to.
+/// Shortest and longest pause while MongoDB does not answer.
 pub(super) const STORE_PAUSE: (Duration, Duration) =
     (Duration::from_millis(250), Duration::from_secs(5));
 
-/// Rotations, scan by scan, and the pauses between them.
+/// Schedules rotations, scan by scan, and the pauses between them.
 #[derive(Debug)]
 pub(super) struct Schedule {
     poll_interval: Duration,
     /// Where the rotation continues.
     position: Position,
     is_rotating: bool,
-    /// Whether another scan was asked for since the latest one began.
+    /// Whether another scan was requested since the latest one began.
     is_asked: bool,
     pause: Duration,
     next: Instant,
     began: Instant,
-    /// No scan for which nothing waits begins before.
+    /// No scan that nothing requested begins before.
     rests_until: Instant,
     /// The latest pause for MongoDB, while it does not answer.
     store_pause: Option<Duration>,
 }
 
-/// What one scan of a rotation has shown.
+/// The result of one scan of a rotation.
 #[derive(Debug)]
 pub(super) struct Page {
     /// Where the next one begins; `None` at the end of the rotation.
-    pub(super) goes_on: Option<Position>,
+    pub(super) continues_at: Option<Position>,
     /// Whether anything was found that can go.
     pub(super) found: bool,
-    /// Keys that were passed over.
+    /// Keys that were skipped.
     pub(super) skipped: usize,
 }
 
 impl Schedule {
-    /// The first scan may begin now.
+    /// Creates a schedule whose first scan may begin now.
     pub(super) fn new(poll_interval: Duration, now: Instant) -> Self {
         Self {
             poll_interval,
@@ -62,68 +62,70 @@ impl Schedule {
         }
     }
 
-    /// When the next scan begins; `None` while one is under way.
+    /// Returns when the next scan begins; `None` while one is under way.
     pub(super) fn next_scan(&self) -> Option<Instant> {
         (!self.is_rotating).then_some(self.next)
     }
 
-    /// Whether the next scan may begin.
+    /// Returns whether the next scan may begin.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_scan().is_some_and(|next| next <= now)
     }
 
-    /// Begins a scan; returns where. `again`: at the start of a rotation.
-    pub(super) fn begin(&mut self, anew: bool, now: Instant) -> Position {
-        if anew {
+    /// Begins a scan and returns where. `starts_over`: at the start of a rotation.
+    pub(super) fn begin(&mut self, starts_over: bool, now: Instant) -> Position {
+        if starts_over {
             self.position = Position::start();
         }
         (self.is_rotating, self.is_asked, self.began) = (true, false, now);
         self.position.clone()
     }
 
-    /// The scan under way has failed.
+    /// Records that the scan under way has failed.
     pub(super) fn failed(&mut self) {
         self.is_rotating = false;
     }
 
-    /// The scan under way is over. `is_followed`: whatever comes next is told of.
+    /// Records the end of the scan under way. `is_followed`: the change stream reports new records.
     pub(super) fn ended(&mut self, page: Page, is_followed: bool, now: Instant) {
-        let was_whole = self.position.is_start() && page.goes_on.is_none();
+        let was_whole = self.position.is_start() && page.continues_at.is_none();
         self.is_rotating = false;
-        self.position = page.goes_on.unwrap_or_default();
+        self.position = page.continues_at.unwrap_or_default();
         if !was_whole {
             self.next = now;
             return;
         }
-        // As long as the scan itself took: a server that finds scans hard, since it must
-        // pass over what was delivered of late, is not kept busy by it.
+        // As long as the scan itself took: a server that takes long for a scan, because it passes
+        // over recently delivered records, is not kept busy by it.
         let took = now.duration_since(self.began);
         let rest = match page.skipped {
-            MANY_SKIPPED.. => took * 3,
+            LONG_SCAN_KEYS.. => took * 3,
             _ => took,
         };
         let rest = rest.max(SHORTEST_PAUSE);
         self.rests_until = now + rest;
-        self.pause = match page.found || self.is_asked {
-            true => rest,
-            // The timer is the net.
-            false if is_followed => self.poll_interval,
-            false => (self.pause * 2).min(self.poll_interval),
+        self.pause = if page.found || self.is_asked {
+            rest
+        } else if is_followed {
+            // The timer is the fallback.
+            self.poll_interval
+        } else {
+            (self.pause * 2).min(self.poll_interval)
         };
         self.next = now + self.pause;
     }
 
-    /// The next scan need not wait.
+    /// Lets the next scan begin at once.
     pub(super) fn due_now(&mut self, now: Instant) {
         self.next = now;
     }
 
-    /// Another rotation, after the scan that is under way, if there is one.
+    /// Starts another rotation, after the scan that is under way.
     pub(super) fn scan_now(&mut self, now: Instant) {
         (self.is_asked, self.pause, self.next) = (true, SHORTEST_PAUSE, now);
     }
 
-    /// As soon as looking has rested; not before MongoDB is tried again.
+    /// Starts a rotation after the rest, and not before MongoDB is tried again.
     pub(super) fn scan_soon(&mut self) {
         if self.store_pause.is_none() {
             let next = self.next.min(self.rests_until);
@@ -131,7 +133,7 @@ impl Schedule {
         }
     }
 
-    /// MongoDB did not answer; true if it is the first time since it did.
+    /// Records that MongoDB did not answer. Returns whether that is the first time since it did.
     pub(super) fn store_failed(&mut self, now: Instant) -> bool {
         let before = self.store_pause;
         let pause = before.map_or(STORE_PAUSE.0, |pause| (pause * 2).min(STORE_PAUSE.1));
@@ -139,17 +141,17 @@ impl Schedule {
         before.is_none()
     }
 
-    /// MongoDB answers; true if it had not.
+    /// Records that MongoDB answers. Returns whether it had not.
     pub(super) fn store_answers(&mut self) -> bool {
         self.store_pause.take().is_some()
     }
 
-    /// Whether MongoDB did not answer the last time.
+    /// Returns whether MongoDB did not answer the last time.
     pub(super) fn is_store_failing(&self) -> bool {
         self.store_pause.is_some()
     }
 
-    /// Whether MongoDB did not answer, and is not to be tried again as yet.
+    /// Returns whether MongoDB did not answer, and must not be tried again yet.
     pub(super) fn waits_for_store(&self, now: Instant) -> bool {
         self.is_store_failing() && self.next > now
     }
@@ -174,9 +176,9 @@ mod tests {
             Self { schedule: Schedule::new(POLL, now), now }
         }
 
-        /// One scan of so many milliseconds, as soon as it is due; returns how long after that the
-        /// next one is.
-        fn look(&mut self, took: u64, page: Page, is_followed: bool) -> u64 {
+        /// Runs one scan of so many milliseconds, as soon as it is due. Returns how long after that
+        /// the next one is due.
+        fn scan(&mut self, took: u64, page: Page, is_followed: bool) -> u64 {
             self.now = self.now.max(self.schedule.next_scan().unwrap());
             assert!(self.schedule.is_due(self.now));
             self.schedule.begin(false, self.now);
@@ -193,50 +195,50 @@ mod tests {
     }
 
     fn page(found: bool) -> Page {
-        Page { goes_on: None, found, skipped: 0 }
+        Page { continues_at: None, found, skipped: 0 }
     }
 
     fn more() -> Page {
         let next = Position::behind(&(Range::Unstamped, "k".into()));
-        Page { goes_on: Some(next), ..page(true) }
+        Page { continues_at: Some(next), ..page(true) }
     }
 
     #[test]
-    fn rotations_rest_as_long_as_they_took_while_there_is_something() {
+    fn busy_rotations_rest_as_long_as_they_took() {
         let mut clock = Clock::new();
 
-        assert_eq!(clock.look(1, page(true), true), 5);
-        assert_eq!(clock.look(30, page(true), true), 30);
-        let held = Page { skipped: MANY_SKIPPED, ..page(true) };
-        assert_eq!(clock.look(30, held, true), 90);
-        let few = Page { skipped: MANY_SKIPPED - 1, ..page(true) };
-        assert_eq!(clock.look(30, few, true), 30);
+        assert_eq!(clock.scan(1, page(true), true), 5);
+        assert_eq!(clock.scan(30, page(true), true), 30);
+        let held = Page { skipped: LONG_SCAN_KEYS, ..page(true) };
+        assert_eq!(clock.scan(30, held, true), 90);
+        let few = Page { skipped: LONG_SCAN_KEYS - 1, ..page(true) };
+        assert_eq!(clock.scan(30, few, true), 30);
     }
 
     #[test]
-    fn pages_follow_each_other_and_so_does_the_next_rotation() {
+    fn pages_and_the_next_rotation_follow_each_other() {
         let mut clock = Clock::new();
 
-        assert_eq!(clock.look(30, more(), true), 0);
+        assert_eq!(clock.scan(30, more(), true), 0);
         let last = page(false);
-        assert_eq!(clock.look(30, last, true), 0, "the first pages were read a while ago");
-        assert_eq!(clock.look(30, page(false), true), 40);
+        assert_eq!(clock.scan(30, last, true), 0, "the first pages were read a while ago");
+        assert_eq!(clock.scan(30, page(false), true), 40);
     }
 
     #[test]
-    fn pauses_grow_up_to_the_poll_interval_where_nobody_tells_of_what_comes() {
+    fn pauses_grow_to_the_poll_interval_without_a_change_stream() {
         let mut clock = Clock::new();
 
-        let pauses = [(); 4].map(|()| clock.look(1, page(false), false));
+        let pauses = [(); 4].map(|()| clock.scan(1, page(false), false));
 
         assert_eq!(pauses, [10, 20, 40, 40]);
-        assert_eq!(Clock::new().look(1, page(false), true), 40);
+        assert_eq!(Clock::new().scan(1, page(false), true), 40);
     }
 
     #[test]
-    fn what_is_asked_for_waits_for_the_rest_unless_it_is_urgent() {
+    fn requested_scan_waits_for_the_rest_unless_urgent() {
         let mut clock = Clock::new();
-        clock.look(20, page(false), true);
+        clock.scan(20, page(false), true);
 
         assert!(!clock.schedule.is_due(clock.now) && !clock.schedule.waits_for_store(clock.now));
         clock.schedule.scan_soon();
@@ -247,26 +249,26 @@ mod tests {
         clock.schedule.scan_soon();
         assert_eq!(clock.pause(), 0, "what is urgent stays so");
         assert!(clock.schedule.is_due(clock.now));
-        assert_eq!(clock.look(1, page(false), true), 40, "it is asked for once");
+        assert_eq!(clock.scan(1, page(false), true), 40, "it is asked for once");
     }
 
     #[test]
-    fn whatever_is_asked_for_begins_with_short_pauses_again() {
+    fn requested_scan_resets_the_pauses() {
         for ask in
             [Schedule::scan_soon, |schedule: &mut Schedule| schedule.scan_now(Instant::now())]
         {
             let mut clock = Clock::new();
-            (0..4).for_each(|_| _ = clock.look(1, page(false), false));
+            (0..4).for_each(|_| _ = clock.scan(1, page(false), false));
             assert_eq!(clock.pause(), 40);
 
             ask(&mut clock.schedule);
 
-            assert_eq!(clock.look(1, page(false), false), 10);
+            assert_eq!(clock.scan(1, page(false), false), 10);
         }
     }
 
     #[test]
-    fn what_is_asked_for_during_a_look_is_looked_for_after_it() {
+    fn scan_requested_during_a_scan_follows_it() {
         let mut clock = Clock::new();
         for ask in
             [Schedule::scan_soon, |schedule: &mut Schedule| schedule.scan_now(Instant::now())]
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_does_not_answer_is_tried_again_after_growing_pauses() {
+    fn failing_store_is_retried_after_growing_pauses() {
         let mut clock = Clock::new();
         let mut pauses = Vec::new();
         for first in [true, false, false, false, false, false] {
@@ -304,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_is_due_at_once_and_begins_at_the_start() {
+    fn pass_is_due_at_once_and_begins_at_the_start() {
         let mut clock = Clock::new();
-        assert_eq!(clock.look(1, page(false), true), 40);
+        assert_eq!(clock.scan(1, page(false), true), 40);
         clock.schedule.due_now(clock.now);
         assert!(clock.schedule.is_due(clock.now));
-        clock.look(1, more(), true);
+        clock.scan(1, more(), true);
 
         assert!(!clock.schedule.begin(false, clock.now).is_start());
         clock.schedule.failed();

@@ -1,4 +1,4 @@
-//! Outcomes on their way to the [settlement writer](crate::settlement_writer).
+//! Queues outcomes for the [settlement writer](crate::settlement_writer).
 
 use std::sync::Arc;
 
@@ -20,12 +20,13 @@ pub(crate) struct PendingSettlement {
     pub(crate) sink: String,
     /// The record's size.
     pub(crate) bytes: usize,
-    /// Present where a lane waits: gets whether the record was still leased by this relay.
+    /// Present if a lane waits: receives whether the record was still leased by this relay.
     pub(crate) reply: Option<oneshot::Sender<bool>>,
 }
 
 impl SettlementQueue {
-    /// A queue with room for so many outcomes: beyond it lanes wait, and no more is acquired.
+    /// Creates a queue with room for this many outcomes: beyond it lanes wait, and no more is
+    /// acquired.
     pub(crate) fn new(room: usize) -> (Self, mpsc::Receiver<PendingSettlement>) {
         let (sender, receiver) = mpsc::channel(room);
         (Self(sender), receiver)
@@ -53,7 +54,7 @@ impl SettlementQueue {
     ) -> bool {
         let (reply, answer) = oneshot::channel();
         self.send(lane, leased, sink, outcome, Some(reply)).await;
-        // A writer that is gone (the hard end of a stop) has settled nothing.
+        // A writer that has ended (a stop after its timeout) has settled nothing.
         answer.await.unwrap_or(false)
     }
 
@@ -73,7 +74,7 @@ impl SettlementQueue {
             outcome,
         };
         let (lane, sink, bytes) = (lane.clone(), sink.to_owned(), leased.record.size());
-        // A writer that is gone leaves the record to its lease.
+        // If the writer has ended, the record stays leased until the lease expires.
         let _ = self.0.send(PendingSettlement { settlement, lane, sink, bytes, reply }).await;
     }
 }

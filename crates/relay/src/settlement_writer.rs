@@ -15,33 +15,32 @@ use crate::metrics::RelayMetrics;
 use crate::settlement_queue::PendingSettlement;
 use crate::store_health::{RefusedOutcomes, StoreHealth, StoreWork, remedy, words};
 
-/// How long a confirmed record waits for company at least, and at most where it has little: what a
-/// majority must acknowledge costs MongoDB a millisecond, whatever it is about. It delays no message,
-/// only the record's last write. A crash in between costs duplicates, as at any moment before: no more
-/// than [`ENOUGH`] where records come slowly.
-const COMPANY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Shortest and longest wait of a confirmed record for a batch: a majority write costs MongoDB a
+/// millisecond, whatever its size. It delays no message, only the record's last write. A crash in
+/// between costs duplicates, as at any moment before: no more than [`ENOUGH_RECORDS`] if records
+/// come slowly.
+const BATCH_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
-/// So many are company enough.
-const ENOUGH: usize = 50;
+/// Records that end the longest wait.
+const ENOUGH_RECORDS: usize = 50;
 
 /// Pause before a batch is tried again while MongoDB does not answer.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Pauses before an outcome that MongoDB refuses is written again, from and to.
-const REFUSED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// Shortest and longest pause before a refused outcome is written again.
+const REFUSED_PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
-/// How often one that waits so looks whether it must be given up.
-const GIVE_UP: Duration = Duration::from_millis(500);
+/// How often a waiting refused outcome checks whether it must be abandoned.
+const GIVE_UP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Outcomes that MongoDB refuses and that do not count as in flight. Without its payload one is
-/// small; more of them take the room of other records.
-const INSISTED: usize = 10_000;
+/// Refused outcomes that do not count as in flight. Without its payload one is small; more of them
+/// take the room of other records.
+const MAX_UNCOUNTED: usize = 10_000;
 
-/// Batches on their way at a time: the next one is written while a majority acknowledges
-/// the one before.
-const UNDER_WAY: usize = 4;
+/// Concurrent batches: the next one is written while a majority acknowledges the one before.
+const MAX_CONCURRENT_BATCHES: usize = 4;
 
-/// Writes outcomes, and tells lanes what became of them.
+/// Writes outcomes, and reports the results to lanes.
 #[derive(Clone, Debug)]
 pub(super) struct SettlementWriter {
     pub(super) settlements: Settlements,
@@ -50,7 +49,7 @@ pub(super) struct SettlementWriter {
     pub(super) in_flight: Arc<InFlight>,
     pub(super) metrics: Arc<RelayMetrics>,
     pub(super) store_health: Arc<StoreHealth>,
-    /// Those that MongoDB refuses.
+    /// Outcomes that MongoDB refuses.
     pub(super) refused_outcomes: Arc<RefusedOutcomes>,
     pub(super) stop: CancellationToken,
 }
@@ -58,11 +57,11 @@ pub(super) struct SettlementWriter {
 /// Writes outcomes until every sender is gone and all is written.
 pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<PendingSettlement>) {
     let mut under_way = JoinSet::new();
-    // Apart: what waits for a validator must not stand in the way of batches.
+    // Separate tasks: outcomes that wait for a validator must not delay batches.
     let mut refused = JoinSet::new();
     let keep_on = |refused: &mut JoinSet<()>, items: Vec<(PendingSettlement, i32)>| {
         for (item, code) in items {
-            refused.spawn(settler.clone().insist(item, code));
+            refused.spawn(settler.clone().retry_refused(item, code));
         }
     };
     let limit = settler.batch_size;
@@ -70,21 +69,23 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
     loop {
         let came = tokio::select! {
             came = items.recv_many(&mut batch, limit) => came,
-            // Not only when there is another batch: its items may be all that was to come.
+            // Not only when there is another batch: its items may be the last ones.
             Some(ended) = under_way.join_next() => {
-                keep_on(&mut refused, surface(ended).unwrap_or_default());
+                keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
                 continue;
             }
             Some(ended) = refused.join_next() => {
-                surface(ended);
+                propagate_panic(ended);
                 continue;
             }
         };
         if came == 0 {
             break;
         }
-        // No lane waits for a done or released record; whoever waits is not kept.
-        for (pause, enough) in [(COMPANY.0, limit), (COMPANY.1 - COMPANY.0, ENOUGH.min(limit))] {
+        // No lane waits for a done or released record; an item with a waiting lane ends the wait.
+        for (pause, enough) in
+            [(BATCH_WAIT.0, limit), (BATCH_WAIT.1 - BATCH_WAIT.0, ENOUGH_RECORDS.min(limit))]
+        {
             let gather = tokio::time::sleep(pause);
             tokio::pin!(gather);
             while batch.len() < enough && !batch.iter().any(|item| item.reply.is_some()) {
@@ -96,22 +97,22 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
                 }
             }
         }
-        while under_way.len() >= UNDER_WAY {
+        while under_way.len() >= MAX_CONCURRENT_BATCHES {
             let Some(ended) = under_way.join_next().await else { break };
-            keep_on(&mut refused, surface(ended).unwrap_or_default());
+            keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
         }
         under_way.spawn(settler.clone().write(std::mem::take(&mut batch)));
     }
     while let Some(ended) = under_way.join_next().await {
-        keep_on(&mut refused, surface(ended).unwrap_or_default());
+        keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
     }
     while let Some(ended) = refused.join_next().await {
-        surface(ended);
+        propagate_panic(ended);
     }
 }
 
-/// A panic in a batch is a panic of the settlement writer.
-fn surface<T>(ended: Result<T, JoinError>) -> Option<T> {
+/// Propagates a panic of a batch as a panic of the settlement writer.
+fn propagate_panic<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended {
         Ok(ended) => Some(ended),
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -120,9 +121,8 @@ fn surface<T>(ended: Result<T, JoinError>) -> Option<T> {
 }
 
 impl SettlementWriter {
-    /// Writes one batch, however long MongoDB takes to come back: giving up would only
-    /// turn its records into suspects. The hard end of a stop drops it. Returns what MongoDB refuses,
-    /// with its code.
+    /// Writes one batch, however long MongoDB takes to return: if it gave up, the records would be
+    /// quarantined. A stop after its timeout drops it. Returns what MongoDB refuses, with its code.
     #[instrument(name = "settle", level = "debug", skip_all, fields(records = items.len()))]
     async fn write(self, items: Vec<PendingSettlement>) -> Vec<(PendingSettlement, i32)> {
         let batch: Vec<Settlement> = items.iter().map(|item| item.settlement.clone()).collect();
@@ -137,7 +137,7 @@ impl SettlementWriter {
                         let error = words(&error);
                         warn!(error, remedy, "settling fails: it is repeated until MongoDB has it");
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
         };
@@ -161,41 +161,41 @@ impl SettlementWriter {
     /// Repeats one outcome that MongoDB refuses, until it is written, a stop comes or its partition
     /// goes to another instance.
     ///
-    /// Nothing of its key is published meanwhile, least of all the record itself: what a broker has
-    /// confirmed would be delivered again with every lease for as long as the validator is as it is.
-    async fn insist(self, item: PendingSettlement, code: i32) {
-        // What waits for an operator must not take the room of what can go.
-        let makes_room = self.refused_outcomes.count() < INSISTED;
+    /// Nothing of its key is published meanwhile, above all not the record itself: a confirmed
+    /// record would be delivered again with every lease until the validator changes.
+    async fn retry_refused(self, item: PendingSettlement, code: i32) {
+        // An outcome that waits for an operator must not take the room of other records.
+        let makes_room = self.refused_outcomes.count() < MAX_UNCOUNTED;
         if makes_room {
             self.in_flight.remove(item.bytes);
         }
         self.refused_outcomes.unsettled(&item.settlement, &item.lane, code);
         item.lane.refuse();
-        let mut pause = REFUSED.0;
+        let mut pause = REFUSED_PAUSE.0;
         let mut next = Instant::now() + pause;
         let ours = loop {
             if item.lane.must_end(&self.stop) {
                 break false;
             }
-            tokio::time::sleep(GIVE_UP).await;
+            tokio::time::sleep(GIVE_UP_INTERVAL).await;
             if Instant::now() < next && !self.refused_outcomes.take_gone(&item.settlement.id) {
                 continue;
             }
-            // What else is wrong with MongoDB is told by the batches.
+            // The batches log other errors of MongoDB.
             if let Ok(unsettled) =
                 self.settlements.write(std::slice::from_ref(&item.settlement)).await
                 && unsettled.refused.is_empty()
             {
                 break unsettled.is_empty();
             }
-            pause = (pause * 2).min(REFUSED.1);
+            pause = (pause * 2).min(REFUSED_PAUSE.1);
             next = Instant::now() + pause;
         };
         self.refused_outcomes.settled(&item.settlement.id);
         if makes_room { self.finish(item, ours) } else { self.conclude(item, ours) }
     }
 
-    /// The end of one outcome: written, or lost where the record was not `ours` any more.
+    /// Concludes one outcome: written, or lost if the record was not `ours` any more.
     fn conclude(&self, item: PendingSettlement, ours: bool) {
         self.in_flight.remove(item.bytes);
         self.finish(item, ours);
@@ -208,7 +208,7 @@ impl SettlementWriter {
         }
         item.lane.settled(&item.settlement.id);
         if let Some(reply) = item.reply {
-            // Whoever waited may be gone: its lane was dropped at a hard stop.
+            // The lane may have been dropped by a stop after its timeout.
             let _ = reply.send(ours);
         }
     }

@@ -10,13 +10,13 @@ use tracing::{info, warn};
 use crate::sink::{Sink, SinkDown};
 
 /// The first pause between two probes of a sink that is down.
-const FIRST_PROBE: Duration = Duration::from_millis(500);
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(500);
 
-/// A circuit that opens within this time of its closing was closed briefly.
-const BRIEF: Duration = Duration::from_millis(500);
+/// A circuit that opens within this time after it closed was closed briefly.
+const BRIEF_PERIOD: Duration = Duration::from_millis(500);
 
-/// After so many brief closings in succession the next probe waits: a record that takes its
-/// connection down does so twice before it goes alone.
+/// Brief closings in a row after which the next probe waits: a record that breaks its connection
+/// does so twice before it is quarantined.
 const BRIEF_CLOSINGS: u32 = 3;
 
 /// Keeps publishes away from a sink that is down.
@@ -40,23 +40,23 @@ enum State {
 }
 
 impl SinkCircuit {
-    /// A circuit that is open until the first probe succeeds.
+    /// Creates a circuit that is open until the first probe succeeds.
     pub fn new(name: SinkName) -> Self {
         let (state, _) = watch::channel(State::New);
         Self { name, state }
     }
 
-    /// The sink's name.
+    /// Returns the sink's name.
     pub fn name(&self) -> &SinkName {
         &self.name
     }
 
-    /// Whether the sink is up, as far as known.
+    /// Returns whether the sink is up, as far as known.
     pub fn is_closed(&self) -> bool {
         matches!(*self.state.borrow(), State::Closed)
     }
 
-    /// Why the sink is down; `None` while it is up.
+    /// Returns why the sink is down; `None` while it is up.
     pub fn trouble(&self) -> Option<SinkDown> {
         match &*self.state.borrow() {
             State::New => Some(SinkDown::new("not reached yet")),
@@ -65,7 +65,7 @@ impl SinkCircuit {
         }
     }
 
-    /// Whether the circuit is closed, or closes within `grace` of the moment at which it opened.
+    /// Returns whether the circuit is closed, or closes within `grace` after it opened.
     pub async fn closes_within(&self, grace: Duration) -> bool {
         if self.is_closed() {
             return true;
@@ -84,7 +84,7 @@ impl SinkCircuit {
         }
     }
 
-    /// Ends the waits for a circuit that has been open for so long, until it was closed again.
+    /// Ends the waits for a circuit that has been open for this long, until it closes again.
     pub fn stop_waiting(&self, after: Duration) {
         self.state.send_if_modified(|state| match state {
             State::Open { waits, since, .. } if since.elapsed() >= after => {
@@ -136,7 +136,7 @@ impl SinkCircuit {
             loop {
                 on_down();
                 if brief >= BRIEF_CLOSINGS {
-                    tokio::time::sleep(FIRST_PROBE.min(probe_max)).await;
+                    tokio::time::sleep(FIRST_PROBE_PAUSE.min(probe_max)).await;
                 }
                 self.probe_until_up(sink, probe_max).await;
                 on_up();
@@ -146,7 +146,7 @@ impl SinkCircuit {
                     down = sink.lost() => self.open(down),
                     _ = state.wait_for(|state| matches!(state, State::Open { .. })) => {}
                 }
-                brief = if closed_since.elapsed() < BRIEF { brief + 1 } else { 0 };
+                brief = if closed_since.elapsed() < BRIEF_PERIOD { brief + 1 } else { 0 };
             }
         };
         tokio::select! {
@@ -159,7 +159,7 @@ impl SinkCircuit {
 
     async fn probe_until_up<S: Sink>(&self, sink: &S, probe_max: Duration) {
         let since = Instant::now();
-        let mut pause = FIRST_PROBE.min(probe_max);
+        let mut pause = FIRST_PROBE_PAUSE.min(probe_max);
         loop {
             match sink.probe().await {
                 Ok(()) => return self.close(since),
@@ -178,9 +178,9 @@ mod tests {
     use super::*;
     use crate::sink::{Message, PublishError};
 
-    const LONG: Duration = Duration::from_secs(600);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-    /// Is up whenever it is asked, and lost at once.
+    /// A sink that is up whenever it is probed, and lost at once.
     struct Flapping(AtomicUsize);
 
     impl Sink for Flapping {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sink_lost_as_soon_as_it_is_up_is_probed_after_a_pause() {
+    async fn flapping_sink_is_probed_after_a_pause() {
         let (circuit, sink) = (SinkCircuit::new("s".into()), Flapping(AtomicUsize::new(0)));
         let began = Instant::now();
         let stop = CancellationToken::new();
@@ -216,16 +216,16 @@ mod tests {
             }
         };
 
-        circuit.keep(&sink, LONG, &stop, on_up, || ()).await;
+        circuit.keep(&sink, LONGEST_PAUSE, &stop, on_up, || ()).await;
 
-        assert!(began.elapsed() >= 2 * FIRST_PROBE, "{:?}", began.elapsed());
+        assert!(began.elapsed() >= 2 * FIRST_PROBE_PAUSE, "{:?}", began.elapsed());
     }
 
     #[tokio::test]
-    async fn open_circuit_is_waited_for_within_the_grace_period() {
+    async fn wait_for_open_circuit_is_limited_to_the_grace_period() {
         let circuit = SinkCircuit::new("s".into());
         assert!(
-            !circuit.closes_within(LONG).await,
+            !circuit.closes_within(LONGEST_PAUSE).await,
             "a sink that was never reached is not waited for"
         );
         circuit.close(Instant::now());
@@ -233,16 +233,16 @@ mod tests {
         circuit.open(SinkDown::new("x"));
 
         assert!(!circuit.closes_within(Duration::from_millis(1)).await);
-        let (closed, ()) = tokio::join!(circuit.closes_within(LONG), async {
+        let (closed, ()) = tokio::join!(circuit.closes_within(LONGEST_PAUSE), async {
             tokio::task::yield_now().await;
-            circuit.stop_waiting(LONG);
+            circuit.stop_waiting(LONGEST_PAUSE);
             tokio::task::yield_now().await;
             circuit.close(Instant::now());
         });
         assert!(closed);
 
         circuit.open(SinkDown::new("x"));
-        let (closed, ()) = tokio::join!(circuit.closes_within(LONG), async {
+        let (closed, ()) = tokio::join!(circuit.closes_within(LONGEST_PAUSE), async {
             tokio::task::yield_now().await;
             circuit.stop_waiting(Duration::ZERO);
         });

@@ -1,4 +1,4 @@
-//! What MongoDB refuses the relay, or does not do for it: logged once, and shown while it lasts.
+//! What MongoDB refuses or fails to do for the relay: logged once, and reported while it lasts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -21,8 +21,8 @@ use crate::reported::Reported;
 const REMEDY: &str = "let the validator of outbox_records permit what the relay writes \
                       (`postrider schema print`)";
 
-/// Records whose outcome MongoDB refuses: by a validator of the users' own. Each waits with its key
-/// until the validator is changed.
+/// Records whose outcome MongoDB refuses because of a validator of the user's own. Each waits with
+/// its key until the validator is changed.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedOutcomes {
     reported: Reported<RecordId>,
@@ -31,9 +31,9 @@ pub(crate) struct RefusedOutcomes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Records whose outcome is refused now.
+    /// Records whose outcome is currently refused.
     unsettled: HashMap<RecordId, RefusedOutcome>,
-    /// The latest of them, in words.
+    /// A description of the latest of them.
     latest: String,
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct RefusedOutcome {
     pub(crate) lane: LaneKey,
     pub(crate) lease: LeaseId,
     pub(crate) since: Instant,
-    /// Whether it is not ours any more: discarded, deleted or requeued.
+    /// Whether this relay no longer owns the record: it was discarded, deleted or requeued.
     is_gone: bool,
 }
 
 impl RefusedOutcomes {
-    /// Reports one whose outcome cannot be written, unless it was reported before, and counts it until
+    /// Logs a record whose outcome is refused, unless it was logged before, and counts it until
     /// [`settled`](Self::settled).
     pub(crate) fn unsettled(&self, settlement: &Settlement, lane: &Lane, code: i32) {
         let outcome = settlement.outcome.word();
@@ -69,33 +69,33 @@ impl RefusedOutcomes {
         state.latest = format!("{} ({outcome}, code {code})", state_id(&settlement.id));
     }
 
-    /// The outcome of one is written, or given up.
+    /// Removes a record: its outcome is written or abandoned.
     pub(crate) fn settled(&self, id: &RecordId) {
         self.state().unsettled.remove(id);
     }
 
-    /// Those whose outcome is refused, so many at most.
+    /// Returns at most this many records whose outcome is refused.
     pub(crate) fn some(&self, count: usize) -> Vec<(RecordId, RefusedOutcome)> {
         let state = self.state();
         let some = state.unsettled.iter().take(count);
         some.map(|(id, unsettled)| (id.clone(), unsettled.clone())).collect()
     }
 
-    /// The record is not ours any more: its outcome need not be written.
+    /// Records that this relay no longer owns the record: its outcome does not need to be written.
     pub(crate) fn gone(&self, id: &RecordId) {
         if let Some(unsettled) = self.state().unsettled.get_mut(id) {
             unsettled.is_gone = true;
         }
     }
 
-    /// Whether it was noticed since the last call that the record is not ours any more.
+    /// Returns, and resets, whether this relay was found to own the record no longer.
     pub(crate) fn take_gone(&self, id: &RecordId) -> bool {
         let mut state = self.state();
         let unsettled = state.unsettled.get_mut(id);
         unsettled.is_some_and(|unsettled| std::mem::take(&mut unsettled.is_gone))
     }
 
-    /// How many records wait with an outcome that is refused.
+    /// Returns how many records wait with a refused outcome.
     pub(crate) fn count(&self) -> usize {
         self.state().unsettled.len()
     }
@@ -116,7 +116,7 @@ impl RefusedOutcomes {
     }
 }
 
-/// What the relay does with MongoDB, each of which can fail while the others succeed.
+/// A kind of work with MongoDB, which can fail while the others succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreWork {
     Take,
@@ -139,7 +139,7 @@ impl StoreWork {
     }
 }
 
-/// Which work fails at the moment, for the log, `/readyz` and `postrider_store_failing`.
+/// Tracks which work currently fails, for the log, `/readyz` and `postrider_store_failing`.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
     troubles: BTreeMap<StoreWork, Trouble>,
@@ -157,7 +157,7 @@ impl Default for StoreHealth {
 }
 
 impl StoreHealth {
-    /// A try that was begun at `began` has failed; returns whether that is news, as
+    /// Records that an attempt that began at `began` failed. Returns whether that is news, as
     /// [`Trouble::failed`].
     pub(crate) fn failed(&self, work: StoreWork, began: Instant, error: &StoreError) -> bool {
         let trouble = &self.troubles[&work];
@@ -168,12 +168,12 @@ impl StoreHealth {
         is_news
     }
 
-    /// Whether this work fails at the moment.
+    /// Returns whether this work currently fails.
     pub(crate) fn fails(&self, work: StoreWork) -> bool {
         self.troubles[&work].lasts()
     }
 
-    /// A try has succeeded; returns how many had failed before, where any had.
+    /// Records a success. Returns how many attempts had failed before, if any.
     pub(crate) fn succeeded(&self, work: StoreWork) -> Option<u32> {
         let failures = self.troubles[&work].succeeded()?;
         self.now().remove(&work);
@@ -190,7 +190,7 @@ impl StoreHealth {
         self.now().insert(work, words);
     }
 
-    /// What MongoDB refuses or fails to do, for `/readyz`; `None` where it does everything.
+    /// Describes what MongoDB refuses or fails to do, for `/readyz`; `None` if nothing.
     pub(crate) fn describe(&self, outcomes: &RefusedOutcomes) -> Option<String> {
         let mut words: Vec<String> = self.now().values().cloned().collect();
         words.extend(outcomes.words());
@@ -202,12 +202,12 @@ impl StoreHealth {
     }
 }
 
-/// What to do about an error that does not pass by itself.
+/// Returns what to do about a permanent error.
 pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {
     (error.meaning() == Meaning::Permanent).then(|| error.remedy())
 }
 
-/// An error for the log: one that is permanent without the command that it quotes.
+/// Formats an error for the log: a permanent one without the command that it quotes.
 pub(crate) fn words(error: &StoreError) -> String {
     match error.meaning() {
         Meaning::Permanent => error.brief(),

@@ -1,18 +1,18 @@
-//! Turns of records that go alone, and room for the large ones among those that probe.
+//! Turns of quarantined records, and room for large records that probe.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
-/// Whose turn it is to go alone.
+/// The turn to be delivered in quarantine.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns {
     turn: Arc<Semaphore>,
-    /// Those that wait and may be innocent.
+    /// The number of waiting records that may be innocent.
     innocent: watch::Sender<usize>,
 }
 
-/// One of those, until it has its turn.
+/// A record that waits for its turn.
 struct Waiting<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Waiting<'_> {
@@ -21,14 +21,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The turn itself; dropped, it passes on.
+/// One turn; dropping it passes it on.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Room for the large ones among the records that probe: they are in memory beside all that
-/// `relay.batch_bytes` bounds.
+/// Room for large records that probe: their memory is in addition to what `relay.batch_bytes`
+/// bounds.
 #[derive(Debug)]
 pub(crate) struct ProbeBudget {
     kilobytes: Semaphore,
@@ -36,19 +36,19 @@ pub(crate) struct ProbeBudget {
 }
 
 impl ProbeBudget {
-    /// A record up to this size needs none: there are few probes.
-    const SMALL: usize = 64 << 10;
+    /// Size up to which a record needs no room: there are few probes.
+    const SMALL_BYTES: usize = 64 << 10;
 
-    /// A quarter of this.
+    /// Creates room for a quarter of this size.
     pub(crate) fn new(batch_bytes: usize) -> Self {
         let all = u32::try_from(batch_bytes / 4 / 1_024).unwrap_or(u32::MAX);
         let all = all.clamp(1, Semaphore::MAX_PERMITS.try_into().unwrap_or(u32::MAX));
         Self { kilobytes: Semaphore::new(all as usize), all }
     }
 
-    /// Waits, in its turn, for room for a record of this size, or for all that there is.
+    /// Waits, in order, for room for a record of this size, or for all room.
     pub(super) async fn enter(&self, size: usize) -> Option<SemaphorePermit<'_>> {
-        if size <= Self::SMALL {
+        if size <= Self::SMALL_BYTES {
             return None;
         }
         let kilobytes = u32::try_from(size.div_ceil(1_024)).unwrap_or(u32::MAX);
@@ -64,7 +64,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// The next turn. One that is known to be guilty lets all others go before it.
+    /// Waits for the next turn. A record that is known to be guilty lets all others go first.
     pub(super) async fn next(&self, is_guilty: bool) -> Option<Turn> {
         let waiting = (!is_guilty).then(|| {
             self.innocent.send_modify(|count| *count += 1);
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_may_be_innocent_goes_before_all_that_are_guilty() {
+    async fn innocent_records_go_before_guilty_ones() {
         let turns = Turns::default();
         let held = turns.next(false).await.unwrap();
         let mut guilty = Box::pin(turns.next(true));

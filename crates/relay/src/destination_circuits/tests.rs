@@ -9,7 +9,7 @@ fn to(name: &str) -> Address {
 }
 
 #[test]
-fn a_circuit_opens_for_its_own_destination_and_closes_at_a_later_confirm() {
+fn circuit_opens_for_its_destination_and_closes_on_confirm() {
     let circuits = circuits();
     let began = Instant::now();
 
@@ -25,7 +25,7 @@ fn a_circuit_opens_for_its_own_destination_and_closes_at_a_later_confirm() {
 }
 
 #[test]
-fn a_record_is_at_fault_when_its_destination_confirms_later_ones() {
+fn record_is_at_fault_when_later_records_are_confirmed() {
     let circuits = circuits();
     circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
     let under_way = Instant::now();
@@ -42,7 +42,7 @@ fn a_record_is_at_fault_when_its_destination_confirms_later_ones() {
 }
 
 #[test]
-fn a_record_that_breaks_alone_opens_the_circuit_once() {
+fn record_that_breaks_isolated_connection_opens_circuit_once() {
     let circuits = circuits();
     circuits.broke(&to("d"), Instant::now(), "lost");
     assert!(circuits.waits(&to("d")).is_some());
@@ -56,7 +56,7 @@ fn a_record_that_breaks_alone_opens_the_circuit_once() {
 }
 
 #[test]
-fn what_is_left_behind_on_a_connection_opens_the_circuit_to_be_probed_at_once() {
+fn publish_on_replaced_connection_opens_circuit_for_probe() {
     let circuits = circuits();
     let (early, later) = (Instant::now(), Instant::now());
 
@@ -80,7 +80,7 @@ fn what_is_left_behind_on_a_connection_opens_the_circuit_to_be_probed_at_once() 
 }
 
 #[test]
-fn a_destination_in_flight_at_several_losses_is_probed_alone_and_at_once() {
+fn destination_is_probed_alone_after_several_losses() {
     let circuits = circuits();
     let lost = Instant::now();
     circuits.suspected(&to("d"), lost, "connection lost");
@@ -100,7 +100,7 @@ fn a_destination_in_flight_at_several_losses_is_probed_alone_and_at_once() {
 }
 
 #[test]
-fn one_record_at_a_time_probes() {
+fn circuit_admits_one_probe_at_a_time() {
     let circuits = circuits();
     assert!(circuits.begin_probe(&to("d")).is_none(), "nothing is open");
     circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
@@ -113,7 +113,7 @@ fn one_record_at_a_time_probes() {
 }
 
 #[test]
-fn a_destination_that_answers_nothing_is_given_nothing_until_it_answers() {
+fn silent_destination_takes_no_records_until_it_answers() {
     let circuits = circuits();
     let doubt = circuits.doubt(&to("d"));
     assert!(!doubt.is_silent(Duration::from_secs(60)) && circuits.all_closed());
@@ -130,7 +130,7 @@ fn a_destination_that_answers_nothing_is_given_nothing_until_it_answers() {
 }
 
 #[test]
-fn a_silence_ends_with_the_last_publish_that_waits() {
+fn silence_ends_with_the_last_waiting_publish() {
     let circuits = circuits();
     let (first, last) = (circuits.doubt(&to("d")), circuits.doubt(&to("d")));
     assert!(first.is_silent(Duration::ZERO) && last.is_silent(Duration::ZERO));
@@ -144,28 +144,28 @@ fn a_silence_ends_with_the_last_publish_that_waits() {
 }
 
 #[test]
-fn records_are_called_to_probe_one_a_destination_and_no_more_than_may_at_a_time() {
+fn due_probes_are_one_per_destination_up_to_the_limit() {
     let circuits = circuits();
-    let names: Vec<Address> = (0..PROBES + 5).map(|n| to(&format!("{n:03}"))).collect();
+    let names: Vec<Address> = (0..MAX_PROBES + 5).map(|n| to(&format!("{n:03}"))).collect();
     for name in &names {
         circuits.unconfirmed(name, Instant::now(), "x", false);
     }
     let probe = circuits.begin_probe(&names[0]);
 
     let due = circuits.due();
-    assert_eq!(due.len(), PROBES - 1);
+    assert_eq!(due.len(), MAX_PROBES - 1);
     assert!(!due.contains(&names[0]), "it is being probed");
     assert_eq!(circuits.due().len(), 5, "the others, since those were called a moment ago");
 
     let probes: Vec<_> = due.iter().map(|name| circuits.begin_probe(name)).collect();
     assert!(probes.iter().all(Option::is_some));
-    assert!(circuits.due().is_empty() && !circuits.wants_probe(&names[PROBES + 4]));
+    assert!(circuits.due().is_empty() && !circuits.wants_probe(&names[MAX_PROBES + 4]));
     drop((probe, probes));
     assert_eq!(circuits.probing.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn only_a_destination_that_does_not_confirm_shares_the_isolated_connection() {
+fn only_unconfirmed_destinations_share_isolated_connection() {
     let circuits = circuits();
     assert!(circuits.is_exclusive(&to("d")));
     circuits.unconfirmed(&to("d"), Instant::now(), "x", false);

@@ -1,4 +1,4 @@
-//! What the driver does when it is woken, above all with the events of the change stream.
+//! Handles wake-ups of the driver, above all the events of the change stream.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,10 +19,10 @@ use crate::metrics::PARTITIONS_LIVE;
 use crate::scanner::{ScanResult, ScanTarget, Scanner};
 use crate::sink::Sink;
 
-/// Keys that wait for a scan, beyond which a rotation is cheaper.
+/// Keys that wait for a scan, beyond which a rotation costs less.
 const MAX_PENDING_SCANS: usize = 2_048;
 
-/// Where an event leads to while rotations find the records.
+/// Where an event asks to scan while rotations find the records.
 enum Hints {
     None,
     At(ScanHint),
@@ -30,7 +30,7 @@ enum Hints {
 }
 
 impl<S: Sink> Driver<S> {
-    /// Events came, or other reasons to scan.
+    /// Handles queued events and other reasons to scan.
     pub(super) fn on_wakeup(&mut self) {
         let WakeReasons { mut all, mut hints } = self.wakeup.take();
         for event in self.wakeup.take_events() {
@@ -41,7 +41,7 @@ impl<S: Sink> Driver<S> {
             }
         }
         if self.live.is_live() {
-            // What is pending is known.
+            // All pending records are known.
             return;
         }
         let targets: Vec<ScanTarget> = {
@@ -53,7 +53,7 @@ impl<S: Sink> Driver<S> {
         if self.targets.len() + targets.len() <= MAX_TARGETS && self.has_room() {
             self.targets.extend(targets);
         } else if !targets.is_empty() {
-            // The next rotation finds what there is no room for now.
+            // The next rotation finds the rest.
             all = true;
         }
         if all {
@@ -61,7 +61,8 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// Whether a target's key is in flight: the scan after the end of its lane finds the rest.
+    /// Returns whether a target's key is in flight: the scan after the end of its lane finds the
+    /// rest.
     fn is_in_flight(&self, target: &ScanTarget) -> bool {
         match target {
             ScanTarget::At(ScanHint::Key { key, .. }) => {
@@ -73,7 +74,7 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// Handles one event of the change stream. Returns where it leads to while rotations find the
+    /// Handles one event of the change stream. Returns where to scan while rotations find the
     /// records.
     fn handle(&mut self, event: StreamEvent) -> Hints {
         if let Some(at) = event.at() {
@@ -86,8 +87,8 @@ impl<S: Sink> Driver<S> {
         }
         match (event, self.live.phase()) {
             (StreamEvent::Opened(_), _) => {
-                // (Over shards an event waits for the slowest shard: there it is only a reason to
-                // scan.)
+                // (On a sharded cluster an event waits for the slowest shard: there it is only a
+                // reason to scan.)
                 self.live.opened(!self.context.collections.is_sharded());
                 Hints::Somewhere
             }
@@ -128,7 +129,7 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// A record with an invalid partition is corrected first, and its key waits until then: a scan
+    /// Corrects a record with an invalid partition first, and blocks its key until then: a scan
     /// might not find it.
     fn handle_misplaced(&mut self, record: Record, at: Timestamp) {
         let is_ours = self.share.borrow().partitions.contains(&record.partition);
@@ -144,9 +145,8 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// A record became pending: leases it where nothing of its key is pending before it, or puts it
-    /// behind the records of a complete lane. Otherwise the event is withheld, and the key is scanned
-    /// in time.
+    /// Handles a record that became pending: leases it if its key has nothing pending before it, or
+    /// adds it to a complete lane. Otherwise withholds the event, and the key is scanned later.
     fn handle_pending(&mut self, record: Record, at: Timestamp) {
         let context = self.context.clone();
         let (key_table, scanner) = (&context.state.key_table, Scanner::new(&context));
@@ -193,7 +193,7 @@ impl<S: Sink> Driver<S> {
         self.live.add(Acquisition { lane, records, more: false, origin });
     }
 
-    /// Scans the keys that wait for it, leases what came, and begins a pass when one is due.
+    /// Scans the keys that wait for a scan, leases what came, and begins a pass when one is due.
     pub(super) fn serve_live(&mut self, now: Instant) {
         if self.live.wants_pass(now) && !self.schedule.is_store_failing() {
             self.schedule.due_now(now);
@@ -217,7 +217,7 @@ impl<S: Sink> Driver<S> {
         self.acquire();
     }
 
-    /// Leases what the change stream brought.
+    /// Leases the records of the change stream.
     fn acquire(&mut self) {
         if !self.live.has_acquisitions() {
             return;
@@ -238,8 +238,8 @@ impl<S: Sink> Driver<S> {
         });
     }
 
-    /// A page of a rotation was read, the last one where there is no `more`. After a pass the change
-    /// stream carries the records.
+    /// Handles a page of a rotation, the last one without `more`. After a pass the change stream
+    /// carries the records.
     pub(super) fn on_page(&mut self, is_all: bool, more: bool) {
         let is_all = self.live.page_seen(is_all);
         if !matches!(self.live.phase(), Phase::Passing) || more {

@@ -1,4 +1,4 @@
-//! The key table itself: what is entered, and under which rules.
+//! The entries of the key table, and the rules by which they change.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,107 +14,107 @@ use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::lane::Lane;
 use crate::partition;
 
-/// Waits that are remembered at most, some 20 MB; one that is forgotten is met and noted again.
-const REMEMBERED: usize = 100_000;
+/// Blocks that are remembered at most, some 20 MB; a scan finds a forgotten one again.
+const MAX_REMEMBERED: usize = 100_000;
 
-/// A key stands in one of the three.
+/// The entries. A key is in at most one of the three maps.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// In which partitions anything may be entered as busy, or to become so.
+    /// In which partitions keys may be registered as in flight or quarantined.
     pub(super) owned: [bool; 256],
     pub(super) lanes: HashMap<LaneKey, Arc<Lane>>,
-    /// Those that wait for their turn to go alone.
+    /// Keys that wait for their turn in quarantine.
     pub(super) quarantined: HashMap<LaneKey, KeyBlock>,
     pub(super) blocked: HashMap<LaneKey, KeyBlock>,
-    /// All keys by their places in `lane_idx`. (One that its producer has put elsewhere is not
-    /// passed over where it is, and no more.)
+    /// All keys by their place in `lane_idx`. (A record that its producer has put into another
+    /// partition is not skipped there.)
     pub(super) positions: BTreeSet<Place>,
-    /// No wait ends before.
+    /// No block ends before.
     pub(super) next_due: Option<Instant>,
     pub(super) recoveries: Recoveries,
-    /// Which keys the dead block, as the latest rotation read them; for operators alone.
+    /// Which keys dead records block, as the latest rotation read them; only for operators.
     pub(super) dead_blockers: Vec<(LaneKey, RecordId)>,
-    /// Whether the change stream carries the records, or is about to: no key is free then before
-    /// what it has pending is known.
+    /// Whether the change stream carries the records, or is about to. Then no key is released
+    /// before its pending records are known.
     pub(super) follows: bool,
-    /// Keys that must be read before anything of theirs is taken; only while it `follows`.
+    /// Keys that must be read before any of their records is acquired; only while it `follows`.
     pub(super) pending_scans: HashMap<LaneKey, PendingScan>,
-    /// The latest event of each key that was not taken: a read counts at this moment or later.
+    /// The latest withheld event of each key: a read counts at this moment or later.
     pub(super) withheld: HashMap<LaneKey, Timestamp>,
-    /// In which partitions keys have records that are not the hash of the key.
+    /// In which partitions keys have records, other than the hash of the key.
     pub(super) strays: HashMap<LaneKey, Strays>,
-    /// How often one of these was noted.
+    /// How often such a partition was recorded.
     pub(super) strays_noted: StraysNoted,
     /// Whether there ever was one.
     pub(super) has_strays: bool,
-    /// Keys of which a pass has not shown in which partitions they have records, since it went over them:
-    /// they are to be read in all.
+    /// Keys whose partitions a pass has not shown since it read them: all their partitions must be
+    /// read.
     pub(super) unplaced: HashSet<LaneKey>,
-    /// When keys were read: their events up to then say nothing new.
+    /// When keys were read: their events up to then are known.
     pub(super) covered: HashMap<LaneKey, Timestamp>,
-    /// Whether a wait was not noted for want of room.
+    /// Whether a block was not recorded for lack of room.
     pub(super) is_overfull: bool,
     /// Whether everything was read since it follows: the stream carries all records.
     pub(super) is_live: bool,
-    /// How often it began or ended to follow: what was read before says nothing of the time after.
+    /// How often it began or ended to follow: earlier reads say nothing about the time after.
     pub(super) period: LivePeriod,
     /// The latest event of all.
     pub(super) heard: Option<Timestamp>,
 }
 
-/// How often some sink came up: what was found paused before the latest time may not be so now.
+/// How often some sink came up: a sink that was found paused before the latest time may be up now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recoveries(pub(super) u64);
 
-/// The time between two changes of what finds the records: rotations or the stream.
+/// The period between two changes of what finds the records: rotations or the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LivePeriod(u64);
 
 impl LivePeriod {
-    /// The one that follows.
+    /// Returns the following period.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// How often a partition was noted in which a key has records that is not the hash of the key.
+/// How often a key was found with records in a partition other than the hash of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StraysNoted(pub(super) u64);
 
-/// The partitions in which a key has records, that are not the hash of the key.
+/// The partitions other than the hash of the key in which a key has records.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     pub(super) partitions: BTreeSet<u8>,
-    /// The latest that was noted: a read that was start before has not looked there.
+    /// The latest time that one was recorded: a read that began before did not cover it.
     pub(super) noted: StraysNoted,
 }
 
-/// What the key table knows when a scan begins.
+/// The state of the key table when a scan begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanStart {
     pub(super) period: LivePeriod,
     pub(super) strays: StraysNoted,
     /// Whether the stream carries the records, or is about to.
     pub(crate) follows: bool,
-    /// The latest event of all that were handled.
+    /// The latest event that was handled.
     pub(crate) heard: Option<Timestamp>,
 }
 
-/// When a key was read, and what was known when that was start.
+/// When a key was read, and the state of the table when that read began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanPoint {
     pub(crate) at: Timestamp,
     pub(crate) start: ScanStart,
 }
 
-/// Where a key is to be read, or a record without one.
+/// Where a key, or a record without one, must be read.
 #[derive(Clone, Debug)]
 pub(super) struct PendingScan {
     pub(super) partition: u8,
     pub(super) id: RecordId,
     /// Whether a read is under way.
     pub(super) is_asked: bool,
-    /// A read counts that shows this event, and so all before it.
+    /// A read counts if it shows this event, and so all before it.
     pub(super) since: Option<Timestamp>,
 }
 
@@ -150,14 +150,14 @@ impl Entries {
         self.owned[usize::from(partition)]
     }
 
-    /// Removes the keys that wait in partitions that are not ours.
+    /// Removes the keys that wait in partitions of other instances.
     pub(super) fn remove_foreign(&mut self) {
         let held = self.blocked.iter().map(|(key, wait)| match key {
             LaneKey::Keyed(name) => (key, partition::of_key(name)),
             LaneKey::Single(_) => (key, wait.blocker.partition),
         });
-        let suspects = self.quarantined.iter().map(|(key, wait)| (key, wait.blocker.partition));
-        let foreign = held.chain(suspects).filter(|(_, partition)| !self.owns(*partition));
+        let quarantined = self.quarantined.iter().map(|(key, wait)| (key, wait.blocker.partition));
+        let foreign = held.chain(quarantined).filter(|(_, partition)| !self.owns(*partition));
         let foreign: Vec<LaneKey> = foreign.map(|(key, _)| key.clone()).collect();
         foreign.iter().for_each(|key| self.remove(key));
     }
@@ -165,7 +165,7 @@ impl Entries {
     pub(super) fn index(&mut self, key: &LaneKey) {
         if let LaneKey::Keyed(name) = key {
             self.positions.extend(Range::both_of(name).map(|range| (range, name.clone())));
-            // The pages of a pass that are still to come go over it, in whatever partition.
+            // The remaining pages of a pass skip it, in any partition.
             if self.follows && self.has_strays && !self.is_live {
                 self.unplaced.insert(key.clone());
             }
@@ -177,7 +177,7 @@ impl Entries {
         if self.lanes.contains_key(&key) || self.quarantined.contains_key(&key) {
             return;
         }
-        if before.is_none() && self.blocked.len() >= REMEMBERED {
+        if before.is_none() && self.blocked.len() >= MAX_REMEMBERED {
             self.is_overfull = true;
             return;
         }
@@ -193,7 +193,7 @@ impl Entries {
         self.blocked.insert(key, wait);
     }
 
-    /// Whether a key waits for this very head, for a reason that the relay alone knows.
+    /// Returns whether a key waits for exactly this head, for a reason that only the relay knows.
     pub(super) fn is_blocked_by_relay(
         &self,
         key: &LaneKey,
@@ -219,7 +219,7 @@ impl Entries {
         true
     }
 
-    /// Whether a read of a key that is to be read shows all that was withheld.
+    /// Returns whether a read of a key shows all its withheld events.
     pub(super) fn is_conclusive(&self, key: &LaneKey, read: ScanPoint) -> bool {
         let shows = |event: &Timestamp| *event <= read.at;
         let is_everywhere =
@@ -237,7 +237,7 @@ impl Entries {
             || self.pending_scans.contains_key(key)
     }
 
-    /// Where a key lies that is in the key table.
+    /// Returns the partition and the record of a registered key.
     pub(super) fn location(&self, key: &LaneKey) -> Option<(u8, RecordId)> {
         if let Some(lane) = self.lanes.get(key) {
             return Some((lane.partition, lane.single()));
@@ -246,8 +246,8 @@ impl Entries {
         Some((wait.blocker.partition, wait.blocker.id.clone()))
     }
 
-    /// Removes a key of which it is not known what it has pending: while the stream carries the
-    /// records, it is to be read.
+    /// Removes a key whose pending records are not known: while the stream carries the records, it
+    /// must be read.
     pub(super) fn release(&mut self, key: &LaneKey) {
         let place = self.location(key).filter(|_| self.follows);
         self.remove(key);
@@ -256,17 +256,17 @@ impl Entries {
         }
     }
 
-    /// Notes a partition in which a key has records, where that is not the hash of the key.
+    /// Records a partition in which a key has records, if that is not the hash of the key.
     pub(super) fn record_stray(&mut self, key: &LaneKey, partition: u8) {
         let LaneKey::Keyed(name) = key else { return };
         self.has_strays |= partition != partition::of_key(name);
         if self.follows && partition != partition::of_key(name) {
-            self.is_overfull |= self.strays.len() >= REMEMBERED;
+            self.is_overfull |= self.strays.len() >= MAX_REMEMBERED;
             let strays = self.strays.entry(key.clone()).or_default();
             if strays.partitions.insert(partition) {
                 self.strays_noted.0 += 1;
                 strays.noted = self.strays_noted;
-                // Its reads did not look there.
+                // Its reads did not cover that partition.
                 self.covered.remove(key);
             }
         }
@@ -301,7 +301,7 @@ impl Entries {
         }
     }
 
-    /// The wait of a key, be it for its turn to go alone.
+    /// Returns the block of a key, including a wait for its turn in quarantine.
     pub(super) fn block_of(&self, key: &LaneKey) -> Option<&KeyBlock> {
         self.blocked.get(key).or_else(|| self.quarantined.get(key))
     }

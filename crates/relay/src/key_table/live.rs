@@ -1,4 +1,4 @@
-//! What is known of each key while the change stream carries the records, or is about to.
+//! The state of each key while the change stream carries the records, or is about to.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::key_table::entries::{Entries, LivePeriod, ScanPoint, ScanStart};
 use crate::lane::Lane;
 use crate::partition;
 
-/// After so long a key is read again whose head was to be corrected.
-const REPAIRED: Duration = Duration::from_secs(1);
+/// Pause after which a key is read again whose head was being corrected.
+const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the key table says of the lane of a record that became pending.
+/// The state of the lane of a record that became pending.
 #[derive(Debug)]
 pub(crate) enum KeyState {
-    /// Nothing of it is pending: the record is the first.
+    /// Nothing of the key is pending: the record is the first.
     Idle,
     /// A lane delivers its records.
     InFlight(Arc<Lane>),
     /// A scan has shown the record already.
     Covered,
-    /// It waits for its blocker or for a scan.
+    /// The key waits for its blocker or for a scan.
     Blocked,
 }
 
 impl KeyTable {
-    /// As [`register`](Self::register), for a key of which `head` is the first of all that it has pending, as of this read:
-    /// the lane is incomplete where an event came since that was not taken.
+    /// As [`register`](Self::register), for a key whose first pending record is `head`, as of this
+    /// read. The lane is incomplete if an event was withheld since.
     #[must_use]
     pub(crate) fn register_scanned(
         &self,
@@ -47,19 +47,18 @@ impl KeyTable {
             return false;
         }
         let at = read.at;
-        match counts {
-            false => lane.leave_incomplete(),
-            true => {
-                entries.withheld.remove(&lane.key);
-                entries.unplaced.remove(&lane.key);
-                entries.covered.insert(lane.key.clone(), at);
-            }
+        if counts {
+            entries.withheld.remove(&lane.key);
+            entries.unplaced.remove(&lane.key);
+            entries.covered.insert(lane.key.clone(), at);
+        } else {
+            lane.leave_incomplete();
         }
         true
     }
 
-    /// As [`register`](Self::register), for a key of which nothing was pending before `head`: false where anything is known
-    /// of it.
+    /// As [`register`](Self::register), for a key of which nothing was pending before `head`.
+    /// Returns false if the key is known.
     #[must_use]
     pub(crate) fn register_idle(&self, lane: &Arc<Lane>, head: &Record) -> bool {
         let mut entries = self.entries();
@@ -67,8 +66,8 @@ impl KeyTable {
         is_free && entries.register(lane, head)
     }
 
-    /// The stream carries the records from now on, or is about to: each key that is removed is
-    /// to be read, unless nothing of it is pending.
+    /// Begins to follow: the stream carries the records from now on, or is about to. Each removed
+    /// key must be read, unless nothing of it is pending.
     pub(crate) fn begin_following(&self) {
         let mut entries = self.entries();
         entries.follows = true;
@@ -80,22 +79,22 @@ impl KeyTable {
             let all: HashSet<LaneKey> = entries.lanes.keys().chain(waits).cloned().collect();
             entries.unplaced = all;
         }
-        // What came meanwhile was a reason to scan, and no more.
+        // Events that came meanwhile were only a reason to scan.
         entries.lanes.values().for_each(|lane| lane.leave_incomplete());
     }
 
-    /// Everything was read since it follows: the stream carries all records.
+    /// Records that everything was read since it follows: the stream carries all records.
     pub(crate) fn go_live(&self) {
         self.entries().is_live = true;
     }
 
-    /// Which period it is in which the stream carries all records; `None` where it does not.
+    /// Returns the period in which the stream carries all records; `None` if it does not.
     pub(crate) fn live_period(&self) -> Option<LivePeriod> {
         let entries = self.entries();
         entries.is_live.then_some(entries.period)
     }
 
-    /// The stream carries the records no more: rotations find them.
+    /// Ends following: rotations find the records.
     pub(crate) fn stop_following(&self) {
         let mut entries = self.entries();
         entries.follows = false;
@@ -112,7 +111,7 @@ impl KeyTable {
         });
     }
 
-    /// What is known of the lane of a record that became pending at this moment.
+    /// Returns the state of the lane of a record that became pending at this moment.
     pub(crate) fn state_of(&self, record: &Record, at: Timestamp) -> KeyState {
         let entries = self.entries();
         let key = &record.lane;
@@ -120,7 +119,7 @@ impl KeyTable {
             return KeyState::Covered;
         }
         match entries.lanes.get(key) {
-            // It was deleted, and inserted once more.
+            // It was deleted, and inserted again.
             Some(lane) if lane.expects(&record.id) => KeyState::Blocked,
             Some(lane) => KeyState::InFlight(lane.clone()),
             None if entries.block_of(key).is_some() || entries.pending_scans.contains_key(key) => {
@@ -130,8 +129,8 @@ impl KeyTable {
         }
     }
 
-    /// Notes that an event of a key was not taken: the key is to be read, now or when it is struck
-    /// off.
+    /// Records that an event of a key was withheld: the key must be read, now or when it is
+    /// removed.
     pub(crate) fn withhold(&self, key: LaneKey, partition: u8, id: RecordId, at: Timestamp) {
         let mut entries = self.entries();
         if !entries.follows || !entries.owns(partition) {
@@ -146,14 +145,14 @@ impl KeyTable {
         entries.require_scan(key, partition, id);
     }
 
-    /// Notes in which partition a record lies, where that is not the hash of its key.
+    /// Records the partition of a record, if that is not the hash of its key.
     pub(crate) fn record_partition(&self, record: &Record) {
         if record.placement == Placement::Stamped {
             self.entries().record_stray(&record.lane, record.partition);
         }
     }
 
-    /// The partitions of ours in which a key may have records.
+    /// Returns the owned partitions in which a key may have records.
     pub(crate) fn partitions_of(&self, key: &LaneKey) -> Vec<u8> {
         let entries = self.entries();
         let mut all = entries.strays_of(key);
@@ -164,22 +163,22 @@ impl KeyTable {
         all.into_iter().filter(|partition| entries.owns(*partition)).collect()
     }
 
-    /// A key of which a page has not shown what it has pending.
+    /// Requires a scan of a key whose pending records a page has not shown.
     pub(crate) fn require_scan(&self, key: LaneKey, partition: u8, id: RecordId) {
         self.entries().require_scan(key, partition, id);
     }
 
-    /// How many keys are to be read.
+    /// Returns how many keys must be read.
     pub(crate) fn pending_scans(&self) -> usize {
         self.entries().pending_scans.len()
     }
 
-    /// Whether a wait was not noted for want of room, since it follows.
+    /// Returns whether a block was not recorded for lack of room, since it follows.
     pub(crate) fn is_over_capacity(&self) -> bool {
         self.entries().is_overfull
     }
 
-    /// Some of the keys that are to be read.
+    /// Takes some of the keys that must be read.
     pub(crate) fn take_pending_scans(&self, count: usize) -> Vec<(LaneKey, u8, RecordId)> {
         let mut entries = self.entries();
         let waiting = entries.pending_scans.iter_mut().filter(|(_, one)| !one.is_asked).take(count);
@@ -190,8 +189,8 @@ impl KeyTable {
         asked.collect()
     }
 
-    /// A key was read at this moment, and what was found is entered. Where nothing was, the key is
-    /// free, unless an event came since. `None`: the read says nothing.
+    /// Finishes the read of a key at this moment; its results are registered. If nothing was found,
+    /// the key is released, unless an event came since. `None`: the read says nothing.
     pub(crate) fn finish_scan(&self, key: &LaneKey, read: Option<ScanPoint>) {
         let mut entries = self.entries();
         let Some(unscanned) = entries.pending_scans.get_mut(key) else { return };
@@ -207,13 +206,13 @@ impl KeyTable {
         }
     }
 
-    /// What is known now, for a read that is about to begin.
+    /// Returns the current state, for a read that is about to begin.
     pub(crate) fn scan_start(&self) -> ScanStart {
         let Entries { period, strays_noted, follows, heard, .. } = *self.entries();
         ScanStart { period, strays: strays_noted, follows, heard }
     }
 
-    /// A record was changed in a way of which the stream says nothing: its key is read, now or when
+    /// Records a change of a record that the stream does not report: its key is read, now or when
     /// it is removed.
     pub(crate) fn record_changed(&self, key: LaneKey, partition: u8, id: RecordId) {
         let mut entries = self.entries();
@@ -223,7 +222,7 @@ impl KeyTable {
         entries.require_scan(key, partition, id);
     }
 
-    /// The stream was handled up to here.
+    /// Records that the stream was handled up to here.
     pub(crate) fn advance_to(&self, at: Timestamp) {
         let mut entries = self.entries();
         entries.heard = entries.heard.max(Some(at));
@@ -232,19 +231,19 @@ impl KeyTable {
         }
     }
 
-    /// Whether anything is known of a key.
+    /// Returns whether a key is known.
     pub(crate) fn is_tracked(&self, key: &LaneKey) -> bool {
         self.entries().is_tracked(key)
     }
 
-    /// Lets keys wait whose heads are being corrected, or made dead where they are, while the stream
-    /// carries the records. (Else the next rotation meets them.)
+    /// Blocks keys whose heads are being corrected or made dead, while the stream carries the
+    /// records. (Otherwise the next rotation finds them.)
     pub(crate) fn block_for_repair(&self, heads: Vec<(LaneKey, Blocker)>) {
         let mut entries = self.entries();
         if !entries.follows {
             return;
         }
-        let until = Some(Instant::now() + REPAIRED);
+        let until = Some(Instant::now() + REPAIR_PAUSE);
         for (key, head) in heads {
             if entries.block_of(&key).is_none() {
                 entries.block(key, KeyBlock::new(BlockReason::Repair, head, until));
@@ -252,12 +251,12 @@ impl KeyTable {
         }
     }
 
-    /// Removes the keys that wait for a correction: some were made.
+    /// Unblocks the keys that wait for a correction: some were made.
     pub(crate) fn unblock_repaired(&self) {
         self.entries().release_blocked(|wait| wait.reason == BlockReason::Repair);
     }
 
-    /// Lets these keys wait for their dead, where the stream carries the records.
+    /// Blocks these keys by their dead records, if the stream carries the records.
     pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, Dead)>) {
         let mut entries = self.entries();
         if entries.follows {

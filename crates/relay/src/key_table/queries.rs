@@ -1,4 +1,4 @@
-//! What others read of the key table.
+//! Read-only queries of the key table.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
@@ -12,42 +12,42 @@ use postrider_outbox::snapshot::{KEYS_BYTES, PassOver};
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
 
-/// Keys that one read is asked to pass over at about: what the server turns into index bounds
-/// in a millisecond or two.
-const PASSED_OVER: usize = 2_000;
+/// Keys that one read is asked to skip, approximately: as many as the server turns into index
+/// bounds in a millisecond or two.
+const MAX_SKIPPED_KEYS: usize = 2_000;
 
 /// A blocked key, for operators.
 #[derive(Clone, Debug)]
 pub struct BlockedKey {
     /// The key, or the record without one.
     pub lane: LaneKey,
-    /// Why.
+    /// The reason.
     pub reason: BlockReason,
     /// The `_id` of the record that it waits for.
     pub blocker: RecordId,
-    /// The rest, where the relay knows more than the blocker.
+    /// The details, if the relay knows more than the blocker.
     pub wait: Option<KeyBlock>,
 }
 
 impl KeyTable {
-    /// The partitions in which anything may be entered.
+    /// Returns the partitions in which keys may be registered.
     pub(crate) fn owned(&self) -> Vec<u8> {
         let entries = self.entries();
         (0..=u8::MAX).filter(|partition| entries.owns(*partition)).collect()
     }
 
-    /// The partitions in which anything is in flight, or may be still.
+    /// Returns the partitions in which anything is or may be in flight.
     pub fn partitions_in_flight(&self) -> [bool; 256] {
         let entries = self.entries();
         let mut in_flight = entries.owned;
-        let suspects = entries.quarantined.values().map(|wait| wait.blocker.partition);
-        for partition in entries.lanes.values().map(|lane| lane.partition).chain(suspects) {
+        let quarantined = entries.quarantined.values().map(|wait| wait.blocker.partition);
+        for partition in entries.lanes.values().map(|lane| lane.partition).chain(quarantined) {
             in_flight[usize::from(partition)] = true;
         }
         in_flight
     }
 
-    /// Some records that are leased, in the order of their ids' text.
+    /// Returns some leased records, in the order of the text of their ids.
     pub fn sample_in_flight(&self, count: usize) -> Vec<RecordId> {
         let mut ids: Vec<RecordId> =
             self.entries().lanes.values().flat_map(|lane| lane.in_flight()).collect();
@@ -56,14 +56,15 @@ impl KeyTable {
         ids
     }
 
-    /// The keys in flight, and those that wait for their turn to go alone.
+    /// Returns the keys in flight or in quarantine.
     pub fn taken_keys(&self) -> HashSet<LaneKey> {
         let entries = self.entries();
         entries.lanes.keys().chain(entries.quarantined.keys()).cloned().collect()
     }
 
-    /// The keys that wait for a record which a later read can be compared with, in the order of
-    /// their places: so many behind this one. Returns also the place to go on behind, if any.
+    /// Returns this many keys behind the given place, in the order of places, that wait for a
+    /// record which a later read can be compared with. Returns also the place to continue behind,
+    /// if any.
     pub fn comparable_blockers(
         &self,
         from: Option<&Place>,
@@ -88,8 +89,8 @@ impl KeyTable {
         (found, None)
     }
 
-    /// Some of the records without a key that wait, from this one of them on, which no round of reads
-    /// meets while the stream carries the records.
+    /// Returns some of the blocked records without a key, from this one on. No round of reads meets
+    /// them while the stream carries the records.
     pub(crate) fn comparable_singles(&self, from: usize, count: usize) -> Vec<(LaneKey, Blocker)> {
         let entries = self.entries();
         let singles = entries.blocked.iter().filter(|(key, wait)| {
@@ -99,7 +100,7 @@ impl KeyTable {
         some.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
     }
 
-    /// The keys that the dead block, and by which record: those that a recheck compares by id.
+    /// Returns the keys that dead records block, and by which: a recheck compares these by id.
     pub(crate) fn dead_blockers(&self) -> Vec<(LaneKey, Blocker)> {
         let entries = self.entries();
         let blocked =
@@ -107,7 +108,7 @@ impl KeyTable {
         blocked.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
     }
 
-    /// Blocked keys, up to `limit`; one key where one is named.
+    /// Returns blocked keys, up to `limit`, or one key.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Vec<BlockedKey> {
         let entries = self.entries();
         let is_asked = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
@@ -125,7 +126,7 @@ impl KeyTable {
         of_dead.chain(waits).take(limit).collect()
     }
 
-    /// The keys that a page from there on need not show.
+    /// Returns the keys that a page from there on can skip.
     pub fn keys_to_skip(&self, from: &Position) -> PassOver {
         let entries = self.entries();
         let mut over = PassOver::default();
@@ -134,7 +135,7 @@ impl KeyTable {
         let is_on_the_way =
             |place: &&Place| (place.0 == Range::Unstamped) == (first.0 == Range::Unstamped);
         for place in entries.positions.range(first.clone()..).take_while(is_on_the_way) {
-            let is_full = over.keys.len() >= PASSED_OVER || bytes >= KEYS_BYTES / 2;
+            let is_full = over.keys.len() >= MAX_SKIPPED_KEYS || bytes >= KEYS_BYTES / 2;
             if is_full {
                 over.until = last;
                 break;
@@ -146,7 +147,7 @@ impl KeyTable {
         over
     }
 
-    /// The blockers of some keys that wait for this reason.
+    /// Returns the blockers of some keys that wait for this reason.
     pub fn blockers(&self, reason: BlockReason, limit: usize) -> Vec<RecordId> {
         let entries = self.entries();
         let waits = entries.blocked.values().chain(entries.quarantined.values());
@@ -154,14 +155,14 @@ impl KeyTable {
         waits.map(|wait| wait.blocker.id.clone()).collect()
     }
 
-    /// How many keys are blocked for each reason.
+    /// Returns how many keys are blocked for each reason.
     pub fn counts_by_reason(&self) -> Vec<(BlockReason, usize)> {
         let entries = self.entries();
         let mut counts: HashMap<BlockReason, usize> = HashMap::new();
         for wait in entries.blocked.values() {
             *counts.entry(wait.reason).or_default() += 1;
         }
-        counts.insert(BlockReason::Suspect, entries.quarantined.len());
+        counts.insert(BlockReason::Quarantined, entries.quarantined.len());
         *counts.entry(BlockReason::Blocked).or_default() += entries.dead_blockers.len();
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         BlockReason::ALL.map(|reason| (reason, count(reason))).to_vec()

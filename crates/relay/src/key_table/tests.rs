@@ -41,7 +41,7 @@ fn claims(key_table: &KeyTable, name: &str) -> bool {
     key_table.register(&Lane::new(key(name), 0), &head(name))
 }
 
-/// Everything that pages from the beginning on are told to pass over, and how many there are.
+/// Returns all keys that the pages from the beginning on skip, and how many there are.
 fn all_pages(key_table: &KeyTable) -> (BTreeSet<String>, usize) {
     let mut seen = BTreeSet::new();
     let mut from = Position::start();
@@ -57,7 +57,7 @@ fn all_pages(key_table: &KeyTable) -> (BTreeSet<String>, usize) {
 }
 
 #[test]
-fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
+fn pages_skip_every_known_key_up_to_the_limit() {
     let key_table = all();
     let names: BTreeSet<String> = (0..9_000).map(|n| format!("k-{n}")).collect();
     names.iter().for_each(|name| block(&key_table, name));
@@ -69,7 +69,7 @@ fn pages_are_told_of_every_held_key_some_thousand_at_a_time() {
 }
 
 #[test]
-fn what_is_struck_off_is_passed_over_no_more() {
+fn removed_key_is_not_skipped() {
     let key_table = all();
     let lane = Lane::new(key("busy"), 0);
     assert!(key_table.register(&lane, &head("busy")));
@@ -85,9 +85,9 @@ fn what_is_struck_off_is_passed_over_no_more() {
     assert!(key_table.taken_keys().is_empty());
 }
 
-/// Its look saw the sink paused, and is slow to say so: nobody would strike the key off.
+/// The read saw the sink paused, and reports that late: nothing would unblock the key.
 #[test]
-fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
+fn key_is_not_blocked_for_a_sink_that_came_up() {
     let key_table = all();
     let as_of = key_table.recoveries();
     key_table.unblock_sinks();
@@ -98,7 +98,7 @@ fn a_key_is_not_held_for_a_sink_that_came_up_meanwhile() {
 }
 
 #[test]
-fn a_wait_ends_when_it_is_due_and_not_before() {
+fn block_ends_when_due_and_not_before() {
     let key_table = all();
     let now = Instant::now();
     let later = now + Duration::from_secs(1);
@@ -116,7 +116,7 @@ fn a_wait_ends_when_it_is_due_and_not_before() {
 }
 
 #[test]
-fn snapshot_that_shows_a_head_fit_to_go_outranks_what_a_snapshot_can_know() {
+fn ready_head_in_snapshot_ends_blocks_that_snapshots_show() {
     for (reason, outranked) in [
         (BlockReason::NotDue, true),
         (BlockReason::Leased, true),
@@ -135,7 +135,7 @@ fn snapshot_that_shows_a_head_fit_to_go_outranks_what_a_snapshot_can_know() {
 }
 
 #[test]
-fn waiting_keys_are_answered_in_parts_and_each_once() {
+fn blocked_keys_are_listed_in_pages_and_each_once() {
     let key_table = all();
     let names: BTreeSet<String> = (0..25).map(|n| format!("k-{n}")).collect();
     names.iter().for_each(|name| block(&key_table, name));
@@ -162,7 +162,7 @@ fn waiting_keys_are_answered_in_parts_and_each_once() {
 }
 
 #[test]
-fn key_is_freed_from_the_blocker_that_it_waits_for_and_from_no_other() {
+fn key_is_unblocked_from_its_own_blocker_only() {
     let key_table = all();
     block(&key_table, "k");
 
@@ -172,21 +172,21 @@ fn key_is_freed_from_the_blocker_that_it_waits_for_and_from_no_other() {
 }
 
 #[test]
-fn turn_is_not_taken_for_a_record_that_was_freed_or_has_changed() {
+fn turn_is_skipped_when_record_is_unblocked_or_changed() {
     let key_table = all();
-    let suspect = Blocker::of(&head("k"));
+    let record = Blocker::of(&head("k"));
     let lane = Lane::new(key("k"), 0);
-    assert!(key_table.register_quarantined(&key("k"), suspect.clone()));
+    assert!(key_table.register_quarantined(&key("k"), record.clone()));
 
     assert!(!key_table.start_quarantined(&lane, &Blocker::of(&head("other"))));
-    assert!(key_table.unblock_from(&key("k"), &suspect));
-    assert!(!key_table.start_quarantined(&lane, &suspect));
-    assert!(key_table.register_quarantined(&key("k"), suspect.clone()));
-    assert!(key_table.start_quarantined(&lane, &suspect));
+    assert!(key_table.unblock_from(&key("k"), &record));
+    assert!(!key_table.start_quarantined(&lane, &record));
+    assert!(key_table.register_quarantined(&key("k"), record.clone()));
+    assert!(key_table.start_quarantined(&lane, &record));
 }
 
 #[test]
-fn what_is_in_hand_or_waits_for_its_turn_is_not_held_for_another_reason() {
+fn key_in_flight_or_quarantine_is_not_blocked_again() {
     let key_table = all();
     let lane = Lane::new(key("busy"), 0);
     assert!(key_table.register(&lane, &head("busy")));
@@ -210,7 +210,7 @@ fn hold_for(key_table: &KeyTable, name: &str, destination: &str) {
 }
 
 #[test]
-fn of_each_destination_one_key_is_called_to_probe_those_not_suspected_first() {
+fn probe_unblocks_one_key_per_destination_unsuspected_first() {
     let key_table = all();
     for (name, destination) in [("bad", "a"), ("good", "a"), ("late", "a"), ("other", "b")] {
         hold_for(&key_table, name, destination);
@@ -235,7 +235,7 @@ fn of_each_destination_one_key_is_called_to_probe_those_not_suspected_first() {
 }
 
 #[test]
-fn a_destination_that_confirms_again_frees_its_own_keys() {
+fn confirming_destination_unblocks_its_own_keys() {
     let key_table = all();
     hold_for(&key_table, "mine", "a");
     hold_for(&key_table, "other", "b");
@@ -249,7 +249,7 @@ fn a_destination_that_confirms_again_frees_its_own_keys() {
     assert!(claims(&key_table, "mine"));
 }
 
-/// A book while the stream carries the records.
+/// A key table while the change stream carries the records.
 fn go_live() -> KeyTable {
     let key_table = all();
     key_table.begin_following();
@@ -261,7 +261,7 @@ fn at(second: u32) -> Timestamp {
     Timestamp { time: second, increment: 1 }
 }
 
-/// A read of now that shows this moment.
+/// A read that begins now and shows this moment.
 fn read(key_table: &KeyTable, second: u32) -> ScanPoint {
     ScanPoint { at: at(second), start: key_table.scan_start() }
 }
@@ -270,7 +270,7 @@ fn withhold(key_table: &KeyTable, name: &str, second: u32) {
     key_table.withhold(key(name), 0, head(name).id, at(second));
 }
 
-/// What is known of a key when its next record becomes pending.
+/// The state of a key when its next record becomes pending.
 fn state_of(key_table: &KeyTable, name: &str, second: u32) -> &'static str {
     let mut record = head(name);
     record.id = RecordId::String(format!("{name}, another"));
@@ -287,7 +287,7 @@ fn asked(key_table: &KeyTable) -> Vec<String> {
     asked.map(|(key, ..)| key.as_str().to_owned()).collect()
 }
 
-/// A complete lane for a key of which nothing else is known.
+/// A complete lane for an unknown key.
 fn take(key_table: &KeyTable, name: &str) -> Arc<Lane> {
     let lane = Lane::new(key(name), 0);
     lane.begin(&[head(name)], true);
@@ -297,7 +297,7 @@ fn take(key_table: &KeyTable, name: &str) -> Arc<Lane> {
 }
 
 #[test]
-fn a_key_is_free_again_when_a_complete_lane_has_ended_and_else_it_is_to_be_read() {
+fn key_is_idle_after_complete_lane_else_scanned() {
     for (is_complete, expected) in [(true, "free"), (false, "waits")] {
         let key_table = go_live();
         let lane = take(&key_table, "k");
@@ -310,19 +310,19 @@ fn a_key_is_free_again_when_a_complete_lane_has_ended_and_else_it_is_to_be_read(
     }
 }
 
-/// With its own `_id`, while the one before is in flight.
+/// With the same `_id`, while the earlier record is in flight.
 #[test]
-fn a_record_that_was_deleted_and_inserted_once_more_is_not_taken_for_the_one_in_hand() {
+fn reinserted_record_is_not_mistaken_for_the_one_in_flight() {
     let key_table = go_live();
     take(&key_table, "k");
 
     assert!(matches!(key_table.state_of(&head("k"), at(9)), KeyState::Blocked));
 }
 
-/// Two records of one transaction in different partitions: the event of the second came while the key was
-/// read, in the partition of the first alone.
+/// Two records of one transaction in different partitions: the event of the second came while the
+/// key was read, in the partition of the first alone.
 #[test]
-fn a_read_that_has_not_looked_into_all_partitions_of_a_key_says_nothing() {
+fn read_of_some_partitions_of_a_key_is_inconclusive() {
     let own = partition::of_key("k");
     let [one, two] = [own.wrapping_add(1), own.wrapping_add(2)];
     for comes_before in [true, false] {
@@ -345,7 +345,7 @@ fn a_read_that_has_not_looked_into_all_partitions_of_a_key_says_nothing() {
 }
 
 #[test]
-fn a_key_is_read_where_its_own_records_lie_whatever_partition_its_blocker_was_in() {
+fn key_is_read_in_its_own_partition_not_its_blockers() {
     let key_table = go_live();
     let own = partition::of_key("k");
     let foreign = own.wrapping_add(1);
@@ -359,7 +359,7 @@ fn a_key_is_read_where_its_own_records_lie_whatever_partition_its_blocker_was_in
 }
 
 #[test]
-fn after_an_event_that_was_not_taken_a_lane_takes_no_other_and_its_key_is_read() {
+fn withheld_event_makes_lane_incomplete_and_key_scanned() {
     let key_table = go_live();
     let lane = take(&key_table, "k");
 
@@ -371,7 +371,7 @@ fn after_an_event_that_was_not_taken_a_lane_takes_no_other_and_its_key_is_read()
 }
 
 #[test]
-fn a_read_counts_where_it_shows_what_was_withheld() {
+fn read_counts_when_it_shows_withheld_events() {
     let key_table = go_live();
     withhold(&key_table, "k", 5);
     assert_eq!(asked(&key_table), ["k"]);
@@ -389,7 +389,7 @@ fn a_read_counts_where_it_shows_what_was_withheld() {
 }
 
 #[test]
-fn a_read_that_has_failed_is_made_again() {
+fn failed_read_is_repeated() {
     let key_table = go_live();
     withhold(&key_table, "k", 5);
     assert_eq!(asked(&key_table), ["k"]);
@@ -399,9 +399,9 @@ fn a_read_that_has_failed_is_made_again() {
     assert_eq!(asked(&key_table), ["k"]);
 }
 
-/// The event came between the snapshot and the claim.
+/// The event came between the snapshot and the registration.
 #[test]
-fn a_lane_of_a_read_is_incomplete_where_an_event_came_since() {
+fn lane_is_incomplete_when_event_follows_its_read() {
     for (event, takes) in [(5, true), (6, false)] {
         let key_table = go_live();
         withhold(&key_table, "k", event);
@@ -418,10 +418,10 @@ fn a_lane_of_a_read_is_incomplete_where_an_event_came_since() {
     }
 }
 
-/// What a read has found is entered in the key table before the driver sees it. An event that the driver
-/// handles between the two must not be leased first.
+/// The result of a read is registered before the driver sees it. An event that the driver handles
+/// between the two must not be leased first.
 #[test]
-fn nothing_is_put_behind_records_that_are_not_queued_to_be_leased() {
+fn record_is_not_added_behind_unqueued_records() {
     for (is_queued, takes) in [(true, true), (false, false)] {
         let key_table = go_live();
         withhold(&key_table, "k", 5);
@@ -438,7 +438,7 @@ fn nothing_is_put_behind_records_that_are_not_queued_to_be_leased() {
 }
 
 #[test]
-fn a_wait_that_is_over_leads_to_a_read_and_holds_events_back_until_then() {
+fn ended_block_leads_to_read_and_withholds_events_until_then() {
     let key_table = go_live();
     key_table.block(key("k"), wait(BlockReason::NotDue, "k", Some(Instant::now())));
     assert_eq!(state_of(&key_table, "k", 1), "waits");
@@ -453,7 +453,7 @@ fn a_wait_that_is_over_leads_to_a_read_and_holds_events_back_until_then() {
 }
 
 #[test]
-fn what_is_known_is_forgotten_when_rotations_find_the_records_again() {
+fn live_state_is_forgotten_when_rotations_resume() {
     let key_table = go_live();
     let lane = take(&key_table, "busy");
     withhold(&key_table, "unscanned", 5);
@@ -470,9 +470,9 @@ fn what_is_known_is_forgotten_when_rotations_find_the_records_again() {
     assert_eq!(all_pages(&key_table).0.len(), 2, "the one in hand, and the one that waits");
 }
 
-/// It was start before rotations found the records for a while, and ended after.
+/// It began before rotations found the records for a while, and ended after.
 #[test]
-fn a_read_of_an_earlier_period_says_nothing() {
+fn read_of_an_earlier_period_is_inconclusive() {
     let key_table = go_live();
     withhold(&key_table, "k", 5);
     let early = read(&key_table, 9);
@@ -490,9 +490,9 @@ fn a_read_of_an_earlier_period_says_nothing() {
     assert!(!lane.offer(&head("next").id));
 }
 
-/// As after an election: the new primary does not know yet what the stream has shown.
+/// As after an election: the new primary may not know yet what the stream has shown.
 #[test]
-fn a_read_counts_where_it_shows_what_the_stream_has_shown_before() {
+fn read_counts_when_it_shows_all_stream_events() {
     let key_table = go_live();
     let lane = take(&key_table, "k");
     key_table.advance_to(at(7));
@@ -506,7 +506,7 @@ fn a_read_counts_where_it_shows_what_the_stream_has_shown_before() {
 }
 
 #[test]
-fn a_key_that_was_met_in_another_partition_is_read_there_too() {
+fn key_seen_in_another_partition_is_read_there_too() {
     let key_table = go_live();
     let own = partition::of_key("k");
     let other = own.wrapping_add(1);

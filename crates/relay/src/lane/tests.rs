@@ -30,7 +30,7 @@ fn lane() -> Arc<Lane> {
     Lane::new(LaneKey::Keyed("k".into()), 7)
 }
 
-/// A lane to which these, all that its key has pending, are being leased.
+/// A lane that expects the lease of these records, which are all that its key has pending.
 fn begun(numbers: impl IntoIterator<Item = i64>) -> Arc<Lane> {
     let lane = lane();
     lane.begin(&records(numbers), true);
@@ -38,7 +38,7 @@ fn begun(numbers: impl IntoIterator<Item = i64>) -> Arc<Lane> {
     lane
 }
 
-/// The same, and they are leased.
+/// The same lane after the lease.
 fn holding(numbers: std::ops::Range<i64>) -> Arc<Lane> {
     let lane = begun(numbers.clone());
     let expected: Vec<RecordId> = numbers.clone().map(id).collect();
@@ -47,13 +47,13 @@ fn holding(numbers: std::ops::Range<i64>) -> Arc<Lane> {
     lane
 }
 
-/// Whether its worker was told since this was last asked.
+/// Returns whether its worker was notified since the last call.
 fn is_changed(lane: &Lane) -> bool {
     lane.changed().now_or_never().is_some()
 }
 
-/// The next step, with room to ask for more when so many are unsettled: the record's id, `Await` or
-/// `End`, and whether more is asked for.
+/// Returns the next step, with room to request more when so many are unsettled: the record's id,
+/// `Await` or `End`, and whether more is requested.
 fn next(lane: &Lane, share: Option<usize>) -> (Result<RecordId, &'static str>, bool) {
     let (next, asks) = lane.next(share);
     let step = match next {
@@ -65,7 +65,7 @@ fn next(lane: &Lane, share: Option<usize>) -> (Result<RecordId, &'static str>, b
 }
 
 #[test]
-fn records_are_published_in_their_order_and_the_end_comes_when_all_are_settled() {
+fn lane_publishes_in_order_and_ends_when_all_are_settled() {
     let lane = holding(0..3);
 
     for number in 0..3 {
@@ -86,7 +86,7 @@ fn records_are_published_in_their_order_and_the_end_comes_when_all_are_settled()
 }
 
 #[test]
-fn a_record_that_is_put_back_is_the_next_one() {
+fn record_put_back_is_next() {
     let lane = holding(0..2);
     let (Next::Publish(first), _) = lane.next(None) else { panic!("the first record") };
 
@@ -97,7 +97,7 @@ fn a_record_that_is_put_back_is_the_next_one() {
 }
 
 #[test]
-fn what_was_not_published_is_taken_in_its_order() {
+fn unpublished_records_are_taken_in_order() {
     let lane = holding(0..3);
     next(&lane, None).0.unwrap();
 
@@ -111,7 +111,7 @@ fn what_was_not_published_is_taken_in_its_order() {
 }
 
 #[test]
-fn a_complete_lane_takes_one_more() {
+fn complete_lane_accepts_another_record() {
     let lane = begun([0]);
 
     assert!(lane.offer(&id(1)), "while its first one is being leased");
@@ -131,7 +131,7 @@ fn a_complete_lane_takes_one_more() {
     assert!(lane.close());
 }
 
-/// What an offer is refused for ends the lane's being complete: what comes later would overtake.
+/// A refused offer makes the lane incomplete: a later record would overtake the refused one.
 fn assert_refuses(lane: &Lane, number: i64) {
     assert!(!lane.offer(&id(number)));
     assert!(!lane.expects(&id(number)));
@@ -141,7 +141,7 @@ fn assert_refuses(lane: &Lane, number: i64) {
 }
 
 #[test]
-fn a_lane_that_is_incomplete_takes_no_other() {
+fn incomplete_lane_refuses_records() {
     let lane = holding(0..1);
     lane.leave_incomplete();
     assert_refuses(&lane, 1);
@@ -154,7 +154,7 @@ fn a_lane_that_is_incomplete_takes_no_other() {
 }
 
 #[test]
-fn a_lane_that_has_ended_takes_no_other() {
+fn ended_lane_refuses_records() {
     let lane = holding(0..1);
     assert!(!lane.close(), "its record is in hand");
     assert!(lane.is_closed());
@@ -162,7 +162,7 @@ fn a_lane_that_has_ended_takes_no_other() {
 }
 
 #[test]
-fn a_lane_that_is_about_to_begin_takes_no_other() {
+fn unqueued_lane_refuses_records() {
     let lane = lane();
     lane.begin(&records([0]), true);
     assert!(!lane.offer(&id(1)));
@@ -173,7 +173,7 @@ fn a_lane_that_is_about_to_begin_takes_no_other() {
 }
 
 #[test]
-fn a_full_lane_takes_no_other() {
+fn full_lane_refuses_records() {
     let most = i64::try_from(Settings::WHOLE).unwrap();
     let lane = holding(0..most - 1);
     assert!(lane.offer(&id(most)), "one fits");
@@ -187,7 +187,7 @@ fn a_full_lane_takes_no_other() {
 }
 
 #[test]
-fn a_lease_that_got_fewer_leaves_a_gap() {
+fn partial_lease_leaves_a_gap() {
     let lane = begun([0, 1]);
     lane.add_expected(held([0]), &[id(0), id(1)], Some(true));
 
@@ -200,7 +200,7 @@ fn a_lease_that_got_fewer_leaves_a_gap() {
 }
 
 #[test]
-fn a_lease_that_got_all_leaves_no_gap() {
+fn complete_lease_leaves_no_gap() {
     let lane = holding(0..2);
 
     assert!(!lane.is_closed());
@@ -213,7 +213,7 @@ fn a_lease_that_got_all_leaves_no_gap() {
 }
 
 #[test]
-fn a_lane_is_closed_to_its_key_while_anything_is_in_hand_or_waits() {
+fn lane_stays_incomplete_while_records_are_in_flight_or_wait() {
     let lane = holding(0..1);
     next(&lane, None).0.unwrap();
     assert!(!lane.close(), "in hand");
@@ -226,16 +226,16 @@ fn a_lane_is_closed_to_its_key_while_anything_is_in_hand_or_waits() {
 }
 
 #[test]
-fn what_a_lease_is_under_way_for_is_no_end() {
+fn lane_does_not_end_while_a_lease_is_under_way() {
     let lane = begun([0]);
     assert!(!lane.is_finished());
     assert_eq!(next(&lane, None), (Err("await"), false));
     assert!(!lane.is_closed());
 }
 
-/// Half of what came last is published, so the next ones are asked for, while few are unsettled.
+/// Half of the last records are published and few are unsettled, so more are requested.
 #[test]
-fn more_is_asked_for_when_half_is_left_and_few_are_unsettled() {
+fn refill_is_requested_when_half_is_left_and_few_unsettled() {
     let lane = lane();
     lane.begin(&records([0]), true);
     lane.queued();
@@ -256,7 +256,7 @@ fn more_is_asked_for_when_half_is_left_and_few_are_unsettled() {
 }
 
 #[test]
-fn more_is_asked_for_with_half_of_them_waiting() {
+fn refill_is_requested_when_exactly_half_is_left() {
     let lane = lane();
     lane.add(held([0, 1, 2, 3]), true);
     for number in 0..2 {
@@ -269,7 +269,7 @@ fn more_is_asked_for_with_half_of_them_waiting() {
 }
 
 #[test]
-fn nothing_is_asked_for_where_the_key_has_no_more() {
+fn refill_is_not_requested_when_key_has_no_more() {
     let lane = lane();
     lane.add(held([0]), false);
     assert!(is_changed(&lane));
@@ -281,7 +281,7 @@ fn nothing_is_asked_for_where_the_key_has_no_more() {
 }
 
 #[test]
-fn a_refill_is_put_behind_the_others_and_the_next_one_may_be_asked_for() {
+fn refill_is_added_behind_and_allows_the_next_refill() {
     let lane = begun([0]);
     lane.add_expected(held([0]), &[id(0)], Some(true));
     assert!(is_changed(&lane));
@@ -300,7 +300,7 @@ fn a_refill_is_put_behind_the_others_and_the_next_one_may_be_asked_for() {
 }
 
 #[test]
-fn a_lane_does_not_end_under_its_refill() {
+fn lane_does_not_end_during_its_refill() {
     let lane = lane();
     lane.add(held([0]), true);
     next(&lane, None).0.unwrap();
@@ -316,7 +316,7 @@ fn a_lane_does_not_end_under_its_refill() {
 }
 
 #[test]
-fn only_what_lets_it_go_on_is_news() {
+fn lane_notifies_worker_only_when_it_can_continue() {
     let lane = lane();
     lane.add(held([0, 1, 2]), true);
     assert!(is_changed(&lane));
@@ -331,9 +331,9 @@ fn only_what_lets_it_go_on_is_news() {
     assert!(is_changed(&lane), "nothing is in hand");
 }
 
-/// A refill's snapshot may be from before a record was settled, and shows it once more.
+/// A refill's snapshot may be older than the settlement of a record, and show the record again.
 #[test]
-fn what_was_settled_since_a_refill_was_asked_for_is_known_until_it_came() {
+fn settled_records_are_remembered_until_the_refill_arrives() {
     let lane = lane();
     lane.add(held([0, 1, 2]), true);
     next(&lane, None).0.unwrap();
@@ -353,7 +353,7 @@ fn what_was_settled_since_a_refill_was_asked_for_is_known_until_it_came() {
 }
 
 #[test]
-fn what_is_being_leased_counts_as_had() {
+fn record_being_leased_counts_as_had() {
     let lane = begun([0, 1]);
     assert!(lane.had(&record(0)) && lane.had(&record(1)) && !lane.had(&record(2)));
     assert_eq!((lane.had_count(), lane.in_flight()), (2, Vec::new()));
@@ -364,12 +364,12 @@ fn what_is_being_leased_counts_as_had() {
 }
 
 #[test]
-fn a_lane_is_over_when_it_is_revoked_refused_or_the_relay_stops() {
+fn lane_is_over_when_revoked_refused_or_stopped() {
     let stop = CancellationToken::new();
     let over = |lane: &Lane| (lane.must_end(&stop), lane.is_over(&stop));
-    let is_told = |lane: &Lane| lane.over(&stop).now_or_never().is_some();
+    let is_notified = |lane: &Lane| lane.over(&stop).now_or_never().is_some();
     let lanes = [lane(), lane(), lane()];
-    assert!(lanes.iter().all(|lane| over(lane) == (false, false) && !is_told(lane)));
+    assert!(lanes.iter().all(|lane| over(lane) == (false, false) && !is_notified(lane)));
 
     lanes[0].revoke();
     lanes[1].refuse();
@@ -377,16 +377,16 @@ fn a_lane_is_over_when_it_is_revoked_refused_or_the_relay_stops() {
     assert_eq!(over(&lanes[0]), (true, true));
     assert_eq!(over(&lanes[1]), (false, true), "its outcomes are still to be written");
     assert!(is_changed(&lanes[0]) && is_changed(&lanes[1]));
-    assert!(is_told(&lanes[0]) && is_told(&lanes[1]) && !is_told(&lanes[2]));
+    assert!(is_notified(&lanes[0]) && is_notified(&lanes[1]) && !is_notified(&lanes[2]));
     assert!(lanes[1].refused().now_or_never().is_some());
     assert!(lanes[0].refused().now_or_never().is_none());
     stop.cancel();
     assert_eq!(over(&lanes[2]), (true, true));
-    assert!(is_told(&lanes[2]));
+    assert!(is_notified(&lanes[2]));
 }
 
 #[test]
-fn whoever_waits_for_its_end_is_told_while_waiting() {
+fn waiter_is_notified_when_the_lane_is_over() {
     let stop = CancellationToken::new();
     let lane = lane();
     let mut over = Box::pin(lane.over(&stop));
@@ -400,7 +400,7 @@ fn whoever_waits_for_its_end_is_told_while_waiting() {
 }
 
 #[test]
-fn a_parked_lane_takes_no_room_until_it_goes_on() {
+fn parked_lane_takes_no_room_until_unparked() {
     let load = InFlight::default();
     let lane = holding(0..3);
     let _publishing = load.publishing();
@@ -419,7 +419,7 @@ fn a_parked_lane_takes_no_room_until_it_goes_on() {
 }
 
 #[test]
-fn one_record_may_go_alone() {
+fn quarantine_lane_holds_one_record() {
     let lane = Lane::alone(LaneKey::Keyed("k".into()), 9);
 
     assert_eq!((lane.alone, lane.partition), (true, 9));

@@ -1,7 +1,7 @@
-//! Several unconfirmed messages of one key (`sinks.<name>.key_window`).
+//! Delivers several unconfirmed messages of one key (`sinks.<name>.key_window`).
 //!
-//! What fails lets those that were under way behind it go before it, which is the operator's
-//! choice. Everything else keeps its order.
+//! A failed message may be overtaken by those behind it that were under way, which is the
+//! operator's choice. Everything else keeps its order.
 
 use std::task::Poll;
 
@@ -17,7 +17,7 @@ use crate::publisher::{Delivery, DeliveryResult, Publisher};
 use crate::sink::Sink;
 
 impl<S: Sink> LaneWorker<'_, S> {
-    /// How many may be unconfirmed at a time, on the sink that this one goes to.
+    /// Returns how many messages may be unconfirmed at a time, on the sink of this record.
     pub(super) fn window(&self, leased: &LeasedRecord) -> usize {
         let context = self.context;
         if self.lane.alone || context.settings.key_windows.is_empty() {
@@ -29,11 +29,11 @@ impl<S: Sink> LaneWorker<'_, S> {
 
     /// Delivers with `window` unconfirmed at a time, until nothing waits or something fails.
     ///
-    /// The first on a way (sink and destination) is confirmed before the second is begun: after
-    /// that a sink hands over what it is given at once, unless it says that it is not ready, and
-    /// here it is given one after the other. Nothing new begins after a failure, nor behind a
-    /// record that was not handed over until that record is concluded. What a lost sink interrupts
-    /// waits in its order, and is sent again before anything new.
+    /// The first message of a route (sink and destination) is confirmed before the second begins.
+    /// After that the sink sends each message at once, in the order in which it gets them, unless
+    /// it says that it is not ready. Nothing new begins after a failure, nor behind a record that
+    /// was not sent until that record is concluded. Messages that a lost sink interrupts wait in
+    /// order, and are sent again before anything new.
     pub(super) async fn deliver_several(
         &self,
         first: LeasedRecord,
@@ -83,8 +83,8 @@ impl<S: Sink> LaneWorker<'_, S> {
                     let delivered = publisher.send(admitted, &leased, lane).await;
                     (number, leased, delivered)
                 };
-                // The first poll hands it over, before the next one is given: tokio must not put
-                // it off because this task has done much already.
+                // The first poll sends it, before the next one begins: tokio must not defer it
+                // because this task has used its budget.
                 let mut sending = unconstrained(sending).boxed();
                 match futures_util::poll!(&mut sending) {
                     Poll::Ready(sent) => {
@@ -127,7 +127,7 @@ impl<S: Sink> LaneWorker<'_, S> {
         end
     }
 
-    /// The next one that waits, unless a stop came or the partition went.
+    /// Returns the next waiting record, unless a stop came or the partition was lost.
     fn next_waiting(&self) -> Option<LeasedRecord> {
         if self.is_over() {
             return None;

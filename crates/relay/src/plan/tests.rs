@@ -8,8 +8,8 @@ use super::*;
 const NOW: DateTime = DateTime::from_millis(1_000_000);
 const BEFORE: DateTime = DateTime::from_millis(999_000);
 const LATER: DateTime = DateTime::from_millis(1_001_000);
-const CAP: usize = 4;
-const CEILING: u32 = 10;
+const LANE_CAP: usize = 4;
+const MAX_ATTEMPTS: u32 = 10;
 
 fn id(number: i64) -> RecordId {
     RecordId::Int(number)
@@ -40,7 +40,7 @@ fn leased(document: Document, until: DateTime) -> Document {
     with(document, doc! { "leaseId": lease, "leaseUntil": until })
 }
 
-/// A record of which so many leases ended without an outcome; the last one is still on it.
+/// A record of which this many leases ended without an outcome; the last lease is still present.
 fn crashed(document: Document, crashes: i32) -> Document {
     let counts = doc! { "attempt": crashes, "leaseCrashes": crashes - 1 };
     leased(with(document, counts), BEFORE)
@@ -54,7 +54,8 @@ fn keyed(key: &str) -> LaneKey {
     LaneKey::Keyed(key.into())
 }
 
-/// What a test knows beside the records; all sinks are up, nothing is in flight, at first.
+/// What a test knows in addition to the records. By default all sinks are up and nothing is in
+/// flight.
 #[derive(Clone, Debug, Default)]
 struct KeyState {
     misplaced: HashMap<LaneKey, Option<Timestamp>>,
@@ -68,11 +69,11 @@ struct KeyState {
 
 impl KeyState {
     fn plan(&self, records: Vec<Record>) -> Plan {
-        let sight = PlanInput {
+        let input = PlanInput {
             now: NOW,
-            lane_cap: CAP,
-            whole: CAP + 1,
-            max_attempts: CEILING,
+            lane_cap: LANE_CAP,
+            whole: LANE_CAP + 1,
+            max_attempts: MAX_ATTEMPTS,
             misplaced: self.misplaced.clone(),
             blocked: self.blocked.clone(),
             goes_alone: &|id| self.alone.contains(id),
@@ -81,12 +82,15 @@ impl KeyState {
                 record.lease_owner.is_some_and(|owner| self.dead_owners.contains(&owner))
             },
             in_flight: &|record| self.in_flight.contains(&record.id),
-            availability: &|record| match self.paused.contains(&record.id) {
-                true => Availability::Paused(BlockReason::SinkPaused),
-                false => Availability::Available,
+            availability: &|record| {
+                if self.paused.contains(&record.id) {
+                    Availability::Paused(BlockReason::SinkPaused)
+                } else {
+                    Availability::Available
+                }
             },
         };
-        plan(records, &sight)
+        plan(records, &input)
     }
 
     fn plan_of(&self, documents: impl IntoIterator<Item = Document>) -> Plan {
@@ -94,14 +98,14 @@ impl KeyState {
     }
 }
 
-/// The ids of the run of `key`; empty where there is none.
+/// The ids of the run of `key`; empty if there is none.
 fn run_of(plan: &Plan, key: &str) -> Vec<RecordId> {
     let run = plan.runs.iter().find(|run| run.lane == keyed(key));
     run.map(|run| ids(&run.records)).unwrap_or_default()
 }
 
 #[test]
-fn records_of_a_key_make_one_run_in_their_order() {
+fn records_of_a_key_form_one_run_in_order() {
     let plan = KeyState::default().plan_of([sound("a", 1), sound("a", 2), sound("b", 3)]);
 
     assert_eq!(plan.runs.len(), 2);
@@ -111,7 +115,7 @@ fn records_of_a_key_make_one_run_in_their_order() {
 }
 
 #[test]
-fn records_without_a_key_go_each_in_a_lane_of_its_own() {
+fn records_without_a_key_go_in_lanes_of_their_own() {
     let mut keyless = [sound("", 1), sound("", 2)];
     keyless.iter_mut().for_each(|record| drop(record.remove("key")));
     keyless[0].insert("visibleAt", LATER);
@@ -123,12 +127,10 @@ fn records_without_a_key_go_each_in_a_lane_of_its_own() {
 }
 
 #[test]
-fn a_leased_record_ends_its_keys_run_and_no_other() {
+fn leased_record_ends_the_run_of_its_key_only() {
     for place in 0..3 {
-        let of_a = (0..3).map(|n| match n == place {
-            true => leased(sound("a", n), LATER),
-            false => sound("a", n),
-        });
+        let of_a =
+            (0..3).map(|n| if n == place { leased(sound("a", n), LATER) } else { sound("a", n) });
 
         let plan = KeyState::default().plan_of(of_a.chain([sound("b", 9)]));
 
@@ -138,14 +140,14 @@ fn a_leased_record_ends_its_keys_run_and_no_other() {
 }
 
 #[test]
-fn a_record_goes_at_the_moment_when_it_is_due() {
+fn record_goes_when_due() {
     let due = with(sound("due", 3), doc! { "visibleAt": NOW });
 
     assert_eq!(run_of(&KeyState::default().plan_of([due]), "due"), [id(3)]);
 }
 
 #[test]
-fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
+fn key_is_blocked_with_its_reason_when_its_head_waits() {
     let not_due = with(sound("due", 3), doc! { "visibleAt": LATER });
     let known = KeyState { paused: HashSet::from([id(5)]), ..KeyState::default() };
 
@@ -171,7 +173,7 @@ fn a_key_is_held_with_its_reason_when_its_head_must_wait() {
 }
 
 #[test]
-fn a_record_that_waits_behind_others_ends_the_run_and_holds_no_key() {
+fn waiting_record_behind_others_ends_run_without_block() {
     let waiting = with(sound("a", 2), doc! { "visibleAt": LATER });
 
     let plan = KeyState::default().plan_of([sound("a", 1), waiting, sound("a", 3)]);
@@ -181,7 +183,7 @@ fn a_record_that_waits_behind_others_ends_the_run_and_holds_no_key() {
 }
 
 #[test]
-fn a_blocked_key_plans_nothing() {
+fn blocked_key_has_no_run() {
     let known = KeyState { blocked: HashSet::from([keyed("a")]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), leased(sound("a", 2), BEFORE), sound("b", 3)]);
@@ -192,7 +194,7 @@ fn a_blocked_key_plans_nothing() {
 }
 
 #[test]
-fn a_record_without_a_seq_or_with_an_invalid_partition_is_repaired_and_ends_its_run() {
+fn defective_record_is_repaired_and_ends_its_run() {
     for broken in [doc! { "seq": Bson::Null }, doc! { "partition": 256 }] {
         let record = with(sound("a", 2), broken.clone());
 
@@ -204,7 +206,7 @@ fn a_record_without_a_seq_or_with_an_invalid_partition_is_repaired_and_ends_its_
 }
 
 #[test]
-fn a_record_without_a_partition_goes_with_the_others_of_its_key() {
+fn record_without_partition_joins_the_run_of_its_key() {
     let mut without = sound("a", 2);
     without.remove("partition");
 
@@ -215,7 +217,7 @@ fn a_record_without_a_partition_goes_with_the_others_of_its_key() {
 }
 
 #[test]
-fn a_record_that_no_command_can_name_is_to_die_where_it_is_and_ends_its_run() {
+fn unfit_record_is_exhausted_and_ends_its_run() {
     let nameless = |number| {
         let mut record = sound("a", number);
         record.remove("_id");
@@ -232,7 +234,7 @@ fn a_record_that_no_command_can_name_is_to_die_where_it_is_and_ends_its_run() {
 }
 
 #[test]
-fn what_is_behind_a_misplaced_record_of_its_key_waits_until_it_is_corrected() {
+fn records_behind_a_misplaced_record_wait_for_its_correction() {
     let between = Timestamp { time: 1, increment: 3 };
     let known =
         KeyState { misplaced: HashMap::from([(keyed("a"), Some(between))]), ..KeyState::default() };
@@ -245,7 +247,7 @@ fn what_is_behind_a_misplaced_record_of_its_key_waits_until_it_is_corrected() {
 }
 
 #[test]
-fn a_misplaced_record_without_a_seq_has_no_place_to_hold_others_from() {
+fn misplaced_record_without_seq_blocks_no_others() {
     let known = KeyState { misplaced: HashMap::from([(keyed("a"), None)]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1)]);
@@ -254,7 +256,7 @@ fn a_misplaced_record_without_a_seq_has_no_place_to_hold_others_from() {
 }
 
 #[test]
-fn after_a_failure_only_the_head_goes() {
+fn only_the_head_goes_after_a_failure() {
     let failed = with(sound("a", 1), doc! { "attempt": 1 });
 
     let plan = KeyState::default().plan_of([failed, sound("a", 2)]);
@@ -264,7 +266,7 @@ fn after_a_failure_only_the_head_goes() {
 }
 
 #[test]
-fn a_failed_record_ends_the_run_before_it() {
+fn failed_record_ends_the_run_before_it() {
     let failed = with(sound("a", 2), doc! { "attempt": 1 });
 
     let plan = KeyState::default().plan_of([sound("a", 1), failed, sound("a", 3)]);
@@ -273,17 +275,17 @@ fn a_failed_record_ends_the_run_before_it() {
 }
 
 #[test]
-fn a_suspect_at_the_head_goes_alone() {
-    let suspect = crashed(sound("a", 1), 2);
+fn poison_record_at_the_head_is_quarantined() {
+    let poison = crashed(sound("a", 1), 2);
 
-    let plan = KeyState::default().plan_of([suspect, sound("a", 2)]);
+    let plan = KeyState::default().plan_of([poison, sound("a", 2)]);
 
     assert!(plan.runs.is_empty());
     assert_eq!(ids(&plan.quarantined), [id(1)]);
 }
 
 #[test]
-fn a_record_that_lost_its_connection_too_often_goes_alone() {
+fn record_is_quarantined_after_too_many_connection_losses() {
     let known = KeyState { alone: HashSet::from([id(1)]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), sound("a", 2)]);
@@ -293,18 +295,18 @@ fn a_record_that_lost_its_connection_too_often_goes_alone() {
 }
 
 #[test]
-fn a_suspect_behind_others_ends_the_run_and_waits_to_become_the_head() {
-    let suspect = crashed(sound("a", 2), 2);
+fn poison_record_behind_others_ends_the_run() {
+    let poison = crashed(sound("a", 2), 2);
 
-    let plan = KeyState::default().plan_of([sound("a", 1), suspect, sound("a", 3)]);
+    let plan = KeyState::default().plan_of([sound("a", 1), poison, sound("a", 3)]);
 
     assert_eq!(run_of(&plan, "a"), [id(1)]);
     assert!(plan.quarantined.is_empty());
 }
 
 #[test]
-fn a_suspect_that_has_used_up_its_attempts_is_to_die_where_it_is() {
-    let spent = with(crashed(sound("a", 1), 3), doc! { "attempt": CEILING });
+fn poison_record_without_attempts_left_is_exhausted() {
+    let spent = with(crashed(sound("a", 1), 3), doc! { "attempt": MAX_ATTEMPTS });
 
     let plan = KeyState::default().plan_of([spent, sound("a", 2)]);
 
@@ -313,9 +315,9 @@ fn a_suspect_that_has_used_up_its_attempts_is_to_die_where_it_is() {
 }
 
 #[test]
-fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
+fn shared_lease_does_not_exhaust_a_record() {
     for crashes in [1, 2] {
-        let record = with(crashed(sound("a", 1), crashes), doc! { "attempt": 2 * CEILING });
+        let record = with(crashed(sound("a", 1), crashes), doc! { "attempt": 2 * MAX_ATTEMPTS });
 
         let plan = KeyState::default().plan_of([record]);
 
@@ -324,7 +326,7 @@ fn a_record_does_not_die_of_a_lease_in_which_it_had_company() {
 }
 
 #[test]
-fn records_go_together_after_their_first_crash() {
+fn records_share_a_run_after_their_first_crash() {
     let records = [1, 2, 3].map(|n| crashed(sound("a", n), 1));
 
     let plan = KeyState::default().plan_of(records);
@@ -333,7 +335,7 @@ fn records_go_together_after_their_first_crash() {
 }
 
 #[test]
-fn the_lease_of_a_dead_owner_is_as_one_that_has_expired() {
+fn lease_of_a_dead_owner_counts_as_expired() {
     let owner = InstanceId::fresh();
     let of_owner =
         |n| with(leased(sound("a", n), LATER), doc! { "leaseOwner": owner, "attempt": 1 });
@@ -347,20 +349,20 @@ fn the_lease_of_a_dead_owner_is_as_one_that_has_expired() {
 }
 
 #[test]
-fn a_lane_takes_a_short_rest_along_or_is_cut_to_its_cap_and_says_that_there_is_more() {
-    let cap = i64::try_from(CAP).unwrap();
+fn run_is_whole_with_a_short_rest_or_cut_to_the_cap() {
+    let cap = i64::try_from(LANE_CAP).unwrap();
 
     let whole = KeyState::default().plan_of((0..=cap).map(|n| sound("a", n)));
     let over = KeyState::default().plan_of((0..cap + 2).map(|n| sound("a", n)));
 
-    assert_eq!(run_of(&whole, "a").len(), CAP + 1);
+    assert_eq!(run_of(&whole, "a").len(), LANE_CAP + 1);
     assert!(!whole.runs[0].more);
-    assert_eq!(run_of(&over, "a").len(), CAP);
+    assert_eq!(run_of(&over, "a").len(), LANE_CAP);
     assert!(over.runs[0].more);
 }
 
 #[test]
-fn what_is_in_hand_is_passed_over_and_no_gap_is_left_behind_it() {
+fn plan_skips_records_in_flight_without_leaving_a_gap() {
     let known = KeyState { in_flight: HashSet::from([id(1), id(2)]), ..KeyState::default() };
 
     let plan = known.plan_of([sound("a", 1), sound("a", 2), sound("a", 3), sound("a", 4)]);
@@ -369,7 +371,7 @@ fn what_is_in_hand_is_passed_over_and_no_gap_is_left_behind_it() {
 }
 
 #[test]
-fn nothing_of_a_key_goes_whose_lane_is_in_hand() {
+fn key_with_a_lane_in_flight_has_no_run() {
     let lane = LaneKey::Keyed("a".into());
     let known = KeyState { taken: HashSet::from([lane]), ..KeyState::default() };
 
@@ -380,7 +382,7 @@ fn nothing_of_a_key_goes_whose_lane_is_in_hand() {
     assert!(plan.blocked.is_empty());
 }
 
-/// What may be the matter with one record of a generated key.
+/// The kind of one record of a generated key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trait {
     Sound,
@@ -390,24 +392,24 @@ enum Trait {
     Paused,
     NoSeq,
     NoPartition,
-    Suspect,
+    Poison,
     Spent,
     LostTwice,
-    InHand,
+    InFlight,
 }
 
 #[derive(Clone, Debug)]
 struct Key {
     traits: Vec<Trait>,
     blocked: bool,
-    /// The place in the key from which on everything is behind a misplaced record.
+    /// The place in the key from which on all records are behind a misplaced record.
     misplaced_before: Option<usize>,
 }
 
 fn keys() -> impl Strategy<Value = Vec<Key>> {
     let one = prop_oneof![
         12 => Just(Trait::Sound),
-        2 => Just(Trait::InHand),
+        2 => Just(Trait::InFlight),
         1 => prop::sample::select(vec![
             Trait::Failed,
             Trait::Leased,
@@ -415,7 +417,7 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
             Trait::Paused,
             Trait::NoSeq,
             Trait::NoPartition,
-            Trait::Suspect,
+            Trait::Poison,
             Trait::Spent,
             Trait::LostTwice,
         ]),
@@ -428,7 +430,7 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
     prop::collection::vec(key, 1..5)
 }
 
-/// The generated keys as records, in lane order, and what is known beside them.
+/// The generated keys as records in lane order, and the state of the keys.
 fn scene(keys: &[Key]) -> (Vec<Record>, KeyState) {
     let mut known = KeyState::default();
     let mut records = Vec::new();
@@ -447,8 +449,8 @@ fn scene(keys: &[Key]) -> (Vec<Record>, KeyState) {
                 Trait::NotDue => with(document, doc! { "visibleAt": LATER }),
                 Trait::NoSeq => with(document, doc! { "seq": "none" }),
                 Trait::NoPartition => with(document, doc! { "partition": "none" }),
-                Trait::Suspect => crashed(document, 2),
-                Trait::Spent => with(crashed(document, 3), doc! { "attempt": CEILING }),
+                Trait::Poison => crashed(document, 2),
+                Trait::Spent => with(crashed(document, 3), doc! { "attempt": MAX_ATTEMPTS }),
                 Trait::Paused => {
                     known.paused.insert(id(number));
                     document
@@ -457,7 +459,7 @@ fn scene(keys: &[Key]) -> (Vec<Record>, KeyState) {
                     known.alone.insert(id(number));
                     document
                 }
-                Trait::InHand => {
+                Trait::InFlight => {
                     known.in_flight.insert(id(number));
                     document
                 }
@@ -484,7 +486,7 @@ fn key_of<'a>(run: &Run, keys: &'a [Key]) -> &'a Key {
 
 proptest! {
     #[test]
-    fn a_run_is_gapless_behind_what_is_in_hand(keys in keys()) {
+    fn run_is_gapless_behind_records_in_flight(keys in keys()) {
         let (records, known) = scene(&keys);
 
         for run in known.plan(records).runs {
@@ -492,7 +494,7 @@ proptest! {
             let places: Vec<usize> = run.records.iter().map(place_of).collect();
             let mut expected = places.iter();
             for place in 0..=*places.last().unwrap() {
-                let in_flight = key.traits[place] == Trait::InHand;
+                let in_flight = key.traits[place] == Trait::InFlight;
                 prop_assert!(in_flight || expected.next() == Some(&place), "{run:?} of {key:?}");
             }
             prop_assert_eq!(expected.next(), None);
@@ -500,7 +502,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_must_wait_is_in_a_run(keys in keys()) {
+    fn run_contains_no_waiting_record(keys in keys()) {
         let (records, known) = scene(&keys);
 
         for run in known.plan(records).runs {
@@ -517,7 +519,7 @@ proptest! {
     }
 
     #[test]
-    fn a_failed_record_is_a_run_of_one(keys in keys()) {
+    fn failed_record_is_a_run_of_one(keys in keys()) {
         let (records, known) = scene(&keys);
 
         for run in known.plan(records).runs {
@@ -529,19 +531,19 @@ proptest! {
     }
 
     #[test]
-    fn only_the_head_of_a_key_goes_alone_and_nothing_beside_it(keys in keys()) {
+    fn only_heads_are_quarantined_and_their_keys_have_no_run(keys in keys()) {
         let (records, known) = scene(&keys);
 
         let plan = known.plan(records);
 
-        for suspect in &plan.quarantined {
-            prop_assert_eq!(place_of(suspect), 0);
-            prop_assert!(plan.runs.iter().all(|run| run.lane != suspect.lane));
+        for head in &plan.quarantined {
+            prop_assert_eq!(place_of(head), 0);
+            prop_assert!(plan.runs.iter().all(|run| run.lane != head.lane));
         }
     }
 
     #[test]
-    fn no_run_exceeds_the_lane_cap_by_more_than_a_short_rest_and_each_key_has_one_at_most(
+    fn run_length_is_limited_and_each_key_has_one_run_at_most(
         keys in keys(),
     ) {
         let (records, known) = scene(&keys);
@@ -551,13 +553,13 @@ proptest! {
         let lanes: HashSet<&LaneKey> = plan.runs.iter().map(|run| &run.lane).collect();
         prop_assert_eq!(lanes.len(), plan.runs.len());
         for run in &plan.runs {
-            prop_assert!((1..=CAP + 1).contains(&run.records.len()));
+            prop_assert!((1..=LANE_CAP + 1).contains(&run.records.len()));
         }
     }
 
-    /// Nothing is held back without a reason: a sound record goes with those before it.
+    /// Nothing waits without a reason: a sound record goes with those before it.
     #[test]
-    fn a_sound_record_goes_when_all_before_it_go(keys in keys()) {
+    fn sound_record_goes_when_all_before_it_go(keys in keys()) {
         let (records, known) = scene(&keys);
 
         let plan = known.plan(records);
@@ -565,10 +567,10 @@ proptest! {
         for (number, key) in keys.iter().enumerate().filter(|(_, key)| !key.blocked) {
             let unhindered = key.misplaced_before.unwrap_or(usize::MAX);
             let leading = key.traits.iter().take(unhindered);
-            let leading = leading.take_while(|kind| matches!(kind, Trait::Sound | Trait::InHand));
+            let leading = leading.take_while(|kind| matches!(kind, Trait::Sound | Trait::InFlight));
             let sound = leading.filter(|kind| **kind == Trait::Sound).count();
             let run = run_of(&plan, &format!("key {number}"));
-            prop_assert!(run.len() >= sound.min(CAP), "{run:?} of {key:?}");
+            prop_assert!(run.len() >= sound.min(LANE_CAP), "{run:?} of {key:?}");
         }
     }
 }

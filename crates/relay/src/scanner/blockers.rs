@@ -1,7 +1,7 @@
 //! What blocks keys, as of the snapshot in which their records are read.
 //!
-//! Records with an invalid partition, in short *misplaced* ones, and dead records that block
-//! (`relay.on_dead = "block"`) hold back their keys. There may be any number of either, so each read
+//! Records with an invalid partition (*misplaced* records) and dead records that block
+//! (`relay.on_dead = "block"`) block their keys. There may be any number of either, so each read
 //! has a limit. Beyond it a scan asks only about the keys that it is about to plan.
 
 use std::collections::{HashMap, HashSet};
@@ -16,29 +16,30 @@ use crate::scanner::Scanner;
 use crate::scanner::snapshot_blockers::{Earliest, SnapshotBlockers};
 use crate::sink::Sink;
 
-/// Misplaced records that are corrected at a time, and that one scan reads where a batch is smaller.
+/// Misplaced records that are corrected at a time, and that one scan reads if a batch is smaller.
 /// Without their payloads they are small.
 pub(crate) const MISPLACED_PAGE: usize = 100;
 
 /// Keys blocked by dead records that one scan reads.
 const MAX_DEAD_BLOCKERS: usize = 2_000;
 
-/// Misplaced records that one question about some keys returns.
+/// Misplaced records that one query about some keys returns.
 const MAX_ANSWERS: usize = 500;
 
 impl<S: Sink> Scanner<'_, S> {
-    /// Reads what blocks keys, and returns it with the misplaced records that were read. Those that
-    /// MongoDB refused to have corrected a moment ago block their keys, and make room for others.
+    /// Reads what blocks keys, and returns it with the misplaced records that were read. Records
+    /// that MongoDB recently refused to correct block their keys, and make room for others.
     pub(super) async fn read_blockers(
         &self,
         snapshot: &mut Snapshot,
         limit: usize,
     ) -> Result<(SnapshotBlockers, Vec<Record>), StoreError> {
         let limit = limit.max(MISPLACED_PAGE);
-        // Before the first read of the snapshot: that shows the correction of what is forgotten here.
+        // Before the first read of the snapshot: a record that is removed later is corrected in the
+        // snapshot.
         let brought = self.context.state.misplaced.holding();
         let refused = self.context.state.refused_changes.held();
-        // One without a `seq` holds back nothing: others of its key must be asked for.
+        // A record without a `seq` blocks nothing: others of its key must be queried.
         let holding = refused.iter().filter(|(_, _, seq)| seq.is_some());
         let keys: Vec<Bson> = holding.filter_map(|(_, lane, _)| key_of(lane)).collect();
         let ids: Vec<Bson> = refused.iter().map(|(id, ..)| Bson::from(id)).collect();
@@ -58,14 +59,14 @@ impl<S: Sink> Scanner<'_, S> {
         Ok((SnapshotBlockers { misplaced, dead, has_all_misplaced, has_all_dead }, records))
     }
 
-    /// What a plan may rely on: the records of a stretch, and what blocks their keys. Returns also
-    /// the keys of which that is not known; their records are left out.
+    /// Reads what a plan requires: the records of a stretch, and what blocks their keys. Returns
+    /// also the keys whose blockers are not known; their records are left out.
     ///
-    /// On a standalone server, where reads share no moment, the stretch is read twice, and a lane's
-    /// run ends before what only the second read has shown. What was there before a record that the
-    /// first read returned is returned by the second one, which began later: among the records, among
-    /// the misplaced ones that are read between the two, or among the blocked keys that are read
-    /// before and after it.
+    /// On a standalone server, where reads share no snapshot, the stretch is read twice, and a run
+    /// ends before a record that only the second read has shown. A record that existed before one
+    /// that the first read returned is returned by the second read, which began later: among the
+    /// records, among the misplaced ones that are read between the two, or among the blocked keys
+    /// that are read before and after it.
     pub(super) async fn plan_basis(
         &self,
         mut records: Vec<Record>,
@@ -102,8 +103,8 @@ impl<S: Sink> Scanner<'_, S> {
     }
 }
 
-/// Learns of these keys the earliest misplaced records, with a few reads of a limited size.
-/// Returns the keys of which it is still not known whether they have any.
+/// Reads the earliest misplaced records of these keys, with a few reads of a limited size. Returns
+/// the keys for which it is still not known whether they have any.
 async fn narrow(
     earliest: &mut Earliest,
     snapshot: &mut Snapshot,
@@ -119,8 +120,8 @@ async fn narrow(
     Ok(unknown.0)
 }
 
-/// Learns which of these keys the dead block, and by which record. Returns the keys of which it is
-/// still not known.
+/// Reads which of these keys dead records block, and by which record. Returns the keys for which
+/// that is still not known.
 async fn blocked_of(
     blocked: &mut HashMap<LaneKey, Dead>,
     snapshot: &mut Snapshot,
@@ -140,7 +141,7 @@ async fn blocked_of(
     Ok(unknown.0)
 }
 
-/// Keys about which no answer has come yet.
+/// Keys without an answer so far.
 struct Unknown(HashSet<LaneKey>);
 
 impl Unknown {
@@ -148,23 +149,24 @@ impl Unknown {
         Self(keys.iter().filter_map(lane_of).collect())
     }
 
-    /// The keys to ask about next, as many as a command has room for; `None` where all are known.
+    /// Returns the keys to query next, as many as a command has room for; `None` if all are known.
     fn keys(&self) -> Option<Vec<Bson>> {
         let keys = first_keys(self.0.iter().filter_map(key_of));
         (!keys.is_empty()).then_some(keys)
     }
 
-    /// The answer to a question about `asked` names these keys. If it had room for more, it is about
-    /// all of them.
+    /// Records an answer about `asked` that names these keys. If it had room for more, it covers
+    /// all of `asked`.
     fn answered<'a>(
         &mut self,
         asked: &[Bson],
         about: impl Iterator<Item = &'a LaneKey>,
         had_room: bool,
     ) {
-        match had_room {
-            true => asked.iter().filter_map(lane_of).for_each(|lane| _ = self.0.remove(&lane)),
-            false => about.for_each(|lane| _ = self.0.remove(lane)),
+        if had_room {
+            asked.iter().filter_map(lane_of).for_each(|lane| _ = self.0.remove(&lane))
+        } else {
+            about.for_each(|lane| _ = self.0.remove(lane))
         }
     }
 }
@@ -177,7 +179,7 @@ fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {
     };
 }
 
-/// Of each lane the leading part that the first read showed as well.
+/// Returns the leading records of each lane that the first read showed as well.
 fn seen_twice(again: Vec<Record>, first: &HashSet<RecordId>) -> Vec<Record> {
     let mut cut: Option<LaneKey> = None;
     let is_known = |record: &Record| {

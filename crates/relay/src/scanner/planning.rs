@@ -1,4 +1,4 @@
-//! Plans what to do about records that were read, by all that the relay knows.
+//! Plans what to do with the records that were read, by the state of the relay.
 
 use std::collections::HashSet;
 
@@ -13,12 +13,12 @@ use crate::scanner::snapshot_blockers::SnapshotBlockers;
 use crate::settings::Settings;
 use crate::sink::Sink;
 
-/// How much of a key may be leased at a time.
+/// Limits of the records of a key that are leased at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLimit {
-    /// What the run of a key that has more is cut to.
+    /// Records to which a run is cut if its key has more.
     pub(super) cut_to: usize,
-    /// Up to so many records go whole.
+    /// Records up to which a run stays whole.
     pub(super) whole: usize,
 }
 
@@ -31,7 +31,7 @@ impl<S: Sink> Scanner<'_, S> {
     /// Plans for a record that the change stream has brought.
     pub(crate) fn plan_one(&self, record: Record) -> Plan {
         let blockers = SnapshotBlockers::none();
-        self.plan_beside(vec![record], &blockers, HashSet::new(), None, RunLimit::NEW_LANE)
+        self.plan_with(vec![record], &blockers, HashSet::new(), None, RunLimit::NEW_LANE)
     }
 
     /// Plans for the records of a snapshot. `taken_keys`: keys that were in flight or in quarantine
@@ -44,8 +44,8 @@ impl<S: Sink> Scanner<'_, S> {
         refill: Option<&Lane>,
         limit: RunLimit,
     ) -> Plan {
-        // Decided once for each key, and after the reads: a lane that ended while the plan is made
-        // would let what is behind a skipped record overtake it.
+        // Decided once for each key, and after the reads: if a lane ended while the plan is made,
+        // records behind a skipped record could overtake it.
         let lanes: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
         let key_table = &self.context.state.key_table;
         let is_taken = |lane: &LaneKey| taken_keys.contains(lane) || key_table.lane(lane).is_some();
@@ -53,10 +53,10 @@ impl<S: Sink> Scanner<'_, S> {
             Some(_) => HashSet::new(),
             None => lanes.into_iter().filter(|lane| is_taken(lane)).cloned().collect(),
         };
-        self.plan_beside(records, blockers, taken, refill, limit)
+        self.plan_with(records, blockers, taken, refill, limit)
     }
 
-    fn plan_beside(
+    fn plan_with(
         &self,
         records: Vec<Record>,
         blockers: &SnapshotBlockers,

@@ -1,4 +1,4 @@
-//! What a scan has found is registered in the key table: lanes to be leased, and blocked keys.
+//! Registers the results of a scan in the key table: lanes that will be leased, and blocked keys.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,10 +18,10 @@ use crate::scanner::{ScanResult, Scanner};
 use crate::sink::Sink;
 
 impl<S: Sink> Scanner<'_, S> {
-    /// Registers a plan: its blocked keys and the lanes of its runs. What remains to be done is added
-    /// to `result`. `refill` is the lane that asked for more of its key. `point` is given where the
-    /// scan has read all that its keys had pending at that moment, so that the change stream may
-    /// bring what comes behind it.
+    /// Registers a plan: its blocked keys and the lanes of its runs. Adds what remains to be done
+    /// to `result`. `refill` is the lane that asked for more of its key. `point` is given if the
+    /// scan has read all pending records of its keys at that moment, so that the change stream may
+    /// bring the following ones.
     pub(crate) fn register(
         &self,
         plan: Plan,
@@ -39,7 +39,7 @@ impl<S: Sink> Scanner<'_, S> {
         }
         let quarantine = Quarantine::new(self.context);
         for record in plan.quarantined {
-            // One that waits for its turn already is read again where many keys are blocked.
+            // A candidate that waits already is read again if many keys are blocked.
             if key_table.register_quarantined(&record.lane, Blocker::of(&record)) {
                 result.candidates.push(quarantine.candidate(&record));
             }

@@ -1,4 +1,4 @@
-//! A page of a rotation: from a position on, up to where there is something to lease.
+//! Reads a page of a rotation: from a position on, up to where there is something to lease.
 
 use bson::Bson;
 use postrider_outbox::ids::RecordId;
@@ -14,8 +14,8 @@ use crate::scanner::{OpenScan, ScanResult, Scanner};
 use crate::sink::Sink;
 
 impl<S: Sink> Scanner<'_, S> {
-    /// Reads from `from` up to where there is something to lease. Goes on from the records without a
-    /// partition to the others in any case, so that a rotation over a quiet outbox is one scan.
+    /// Reads from `from` up to where there is something to lease. Always continues from the records
+    /// without a partition to the others, so that a rotation over a quiet outbox is one scan.
     pub(super) async fn rotate(
         &self,
         mut from: Position,
@@ -26,7 +26,7 @@ impl<S: Sink> Scanner<'_, S> {
         let OpenScan { mut snapshot, blockers, taken_keys, recoveries, start, owned, room } = open;
         result.is_all = blockers.has_all_dead && blockers.has_all_misplaced;
         key_table.record_dead_blockers(blockers.dead_within(owned));
-        // What is not skipped is read, and left out of the plan.
+        // Keys that are not skipped are read, and left out of the plan.
         let blocked = first_keys(blockers.dead.keys().filter_map(key_of));
         let mut left = room;
         let (mut plans, mut shown, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -48,7 +48,7 @@ impl<S: Sink> Scanner<'_, S> {
             skipped.extend(unknown);
             self.record_places(&records, &blockers);
             let records = self.in_lanes(records);
-            // (By polling the next rotation finds it again.)
+            // (While polling, the next rotation finds it again.)
             if start.follows {
                 let place = |r: &Record| (r.lane.clone(), r.partition, r.id.clone());
                 shown.extend(records.iter().map(place));

@@ -16,7 +16,7 @@ pub(super) type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 #[derive(Clone, Debug)]
 pub(super) struct SnapshotBlockers {
     pub(super) misplaced: Earliest,
-    /// Keys that are blocked by a dead record, and which.
+    /// Keys that a dead record blocks, and which.
     pub(super) dead: HashMap<LaneKey, Dead>,
     /// Whether these are all misplaced records.
     pub(super) has_all_misplaced: bool,
@@ -25,13 +25,14 @@ pub(super) struct SnapshotBlockers {
 }
 
 impl SnapshotBlockers {
-    /// Nothing blocks any key.
+    /// Creates the state in which nothing blocks any key.
     pub(super) fn none() -> Self {
         let (misplaced, dead) = (Earliest::new(), HashMap::new());
         Self { misplaced, dead, has_all_misplaced: true, has_all_dead: true }
     }
 
-    /// Which keys of these partitions have a record with an invalid partition, as far as was read.
+    /// Returns the keys of these partitions that have a record with an invalid partition, as far as
+    /// read.
     pub(super) fn misplaced_within(&self, owned: &[u8]) -> Vec<(LaneKey, Blocker)> {
         let keys = self.misplaced.keys().filter_map(|lane| match lane {
             LaneKey::Keyed(key) => Some((lane, partition::of_key(key))),
@@ -42,14 +43,14 @@ impl SnapshotBlockers {
         ours.map(|(lane, partition)| (lane.clone(), Blocker::unseen(partition))).collect()
     }
 
-    /// Which keys of these partitions are blocked by dead records; beyond the limit of one scan, of
-    /// those read.
+    /// Returns the keys of these partitions that dead records block; beyond the limit of one scan,
+    /// only the ones that were read.
     pub(super) fn dead_within(&self, owned: &[u8]) -> Vec<(LaneKey, Dead)> {
         let is_ours = |(lane, dead): &(&LaneKey, &Dead)| match lane {
             LaneKey::Keyed(key) => {
                 owned.contains(&partition::of_key(key)) || owned.contains(&dead.partition)
             }
-            // Nothing is ever behind it.
+            // It has no record behind it.
             LaneKey::Single(_) => false,
         };
         let blocked = self.dead.iter().filter(is_ours);

@@ -1,4 +1,4 @@
-//! A scan of particular keys.
+//! Scans particular keys.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use crate::scanner::{OpenScan, ScanResult, ScanTarget, Scanner};
 use crate::settings::Settings;
 use crate::sink::Sink;
 
-/// What was read of one target, and planned.
+/// The read and planned records of one target.
 struct Answer {
     plan: Plan,
     about: About,
 }
 
-/// What an answer is about.
+/// The target of an answer.
 enum About {
-    /// A place where something may be pending.
+    /// A place at which something may be pending.
     Hint,
     /// The lane that asked for more.
     Refill(Arc<Lane>),
-    /// A key of which the relay must learn all that it has pending.
+    /// A key whose pending records the relay must all learn.
     Key(KeyScan),
 }
 
@@ -38,11 +38,11 @@ struct KeyScan {
     partition: u8,
     /// The dead record that blocks it.
     dead: Option<Dead>,
-    /// Whether nothing of it is pending.
+    /// Whether no record of the key is pending.
     is_empty: bool,
-    /// Whether there may be more of it than was read.
+    /// Whether the key may have more records than were read.
     is_cut: bool,
-    /// Whether it is known what blocks it.
+    /// Whether it is known what blocks the key.
     is_known: bool,
 }
 
@@ -89,7 +89,7 @@ impl<S: Sink> Scanner<'_, S> {
                     self.register(plan, recoveries, None, point.filter(|_| !is_cut), &mut result);
                     let blocked = dead.map(|dead| (key.clone(), dead));
                     key_table.block_by_dead(blocked.into_iter().collect());
-                    // What was found is registered, or the key is scanned again.
+                    // The result is registered, or the key is scanned again.
                     key_table.finish_scan(&key, point.filter(|_| is_empty));
                 }
             }
@@ -128,7 +128,8 @@ impl<S: Sink> Scanner<'_, S> {
                 dead: blockers.dead.get(key).cloned(),
                 is_empty,
                 is_cut,
-                // (Beyond the limits the blockers are known only for the keys of what was read.)
+                // (Beyond the limits the blockers are known only for the keys of the records that
+                // were read.)
                 is_known: unknown.is_empty()
                     && !blockers.misplaced.contains_key(key)
                     && (blockers.has_all_misplaced || !is_empty)
@@ -138,7 +139,7 @@ impl<S: Sink> Scanner<'_, S> {
         Ok(Answer { plan, about })
     }
 
-    /// Reads nothing of a target: its partition is another instance's by now, or there is no room.
+    /// Reads nothing of a target: another instance owns its partition now, or there is no room.
     fn turn_down(&self, target: ScanTarget, result: &mut ScanResult) {
         match target {
             ScanTarget::At(_) => {}
