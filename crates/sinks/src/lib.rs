@@ -22,9 +22,17 @@ mod json_line;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+#[cfg_attr(
+    not(feature = "rabbitmq"),
+    allow(dead_code, reason = "the RabbitMQ sink uses all of it")
+)]
 mod pulse;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod registry;
+#[cfg_attr(
+    not(feature = "rabbitmq"),
+    allow(dead_code, reason = "the RabbitMQ sink uses all of it")
+)]
 mod slot;
 pub mod stdout;
