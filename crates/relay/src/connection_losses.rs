@@ -38,7 +38,7 @@ impl ConnectionLosses {
     /// How long a record is remembered at least.
     const RETENTION: Duration = Duration::from_secs(600);
 
-    /// Records one more loss.
+    /// Notes one more loss.
     pub fn note(&self, id: &RecordId) {
         self.change(id, Instant::now(), |loss| loss.count += 1);
     }
@@ -57,7 +57,7 @@ impl ConnectionLosses {
         change(loss);
     }
 
-    /// Records that the record lost an isolated connection: from now on it is quarantined.
+    /// Notes that the record lost an isolated connection: from now on it is quarantined.
     /// `is_guilty`: the record caused the loss, not its destination.
     pub fn isolate(&self, id: &RecordId, is_guilty: bool) {
         self.change(id, Instant::now(), |loss| {

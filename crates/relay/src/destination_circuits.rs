@@ -223,7 +223,7 @@ impl DestinationCircuits {
         called.collect()
     }
 
-    /// Records that a publish to this destination waits unusually long for its confirm.
+    /// Notes that a publish to this destination waits unusually long for its confirm.
     pub(crate) fn doubt(&self, destination: &Address) -> Doubt<'_> {
         let mut circuits = self.circuits();
         // (Beyond [`MAX_CIRCUITS`] this has no effect.)
@@ -234,7 +234,7 @@ impl DestinationCircuits {
         Doubt { circuits: self, destination: destination.clone(), is_over: false }
     }
 
-    /// Records an answer of the destination other than a confirm. Returns the same as
+    /// Notes an answer of the destination other than a confirm. Returns the same as
     /// [`Doubt::end`].
     pub(crate) fn heard(&self, destination: &Address) -> bool {
         if self.is_quiet() {
@@ -271,7 +271,7 @@ impl DestinationCircuits {
         open.is_none_or(|open| open.breaks)
     }
 
-    /// Records the confirm of a message that was sent at this time. Returns whether that closes the
+    /// Notes the confirm of a message that was sent at this time. Returns whether that closes the
     /// circuit or ends a silence.
     pub(crate) fn confirmed(&self, destination: &Address, handed_over: Instant) -> bool {
         if self.is_quiet() {
@@ -284,7 +284,7 @@ impl DestinationCircuits {
         self.close(circuit, destination, handed_over, "destination confirms again") || was_silent
     }
 
-    /// Records an answer other than a confirm to a message that was sent at this time. Returns
+    /// Notes an answer other than a confirm to a message that was sent at this time. Returns
     /// whether that closes the circuit.
     pub(crate) fn answered(&self, destination: &Address, handed_over: Instant) -> bool {
         let mut circuits = self.circuits();
@@ -313,7 +313,7 @@ impl DestinationCircuits {
         true
     }
 
-    /// Records that a message that was sent at this time was not confirmed on a sound connection,
+    /// Notes that a message that was sent at this time was not confirmed on a sound connection,
     /// `isolated` or the main one.
     pub(crate) fn unconfirmed(
         &self,
@@ -328,7 +328,7 @@ impl DestinationCircuits {
         })
     }
 
-    /// Records that a message that was sent at this time waits, or timed out, on a connection that
+    /// Notes that a message that was sent at this time waits, or timed out, on a connection that
     /// the sink has replaced. Opens the circuit and probes it at once, unless the destination has
     /// confirmed a later message. Returns until when the record waits if the circuit is open.
     /// Nothing is logged before a probe has failed.
@@ -344,7 +344,7 @@ impl DestinationCircuits {
         })
     }
 
-    /// Records that a record was in flight at several losses of the main connection, which its
+    /// Notes that a record was in flight at several losses of the main connection, which its
     /// destination may have caused. A record that is alone on its connection finds out; until then
     /// no other record goes to the destination. Nothing is logged before.
     pub(crate) fn suspected(&self, destination: &Address, handed_over: Instant, cause: &str) {
@@ -370,7 +370,7 @@ impl DestinationCircuits {
         is_guess
     }
 
-    /// Records that a record of this destination broke the isolated connection. The circuit opens,
+    /// Notes that a record of this destination broke the isolated connection. The circuit opens,
     /// unless others were confirmed since the latest failure: then this record alone breaks
     /// connections.
     pub(crate) fn broke(&self, destination: &Address, handed_over: Instant, cause: &str) -> Fault {

@@ -489,7 +489,7 @@ impl<S: Sink> Driver<S> {
         self.schedule.scan_now(Instant::now());
     }
 
-    /// Records that MongoDB works: a lease succeeded, or a scan found nothing to lease. (A read
+    /// Notes that MongoDB works: a lease succeeded, or a scan found nothing to lease. (A read
     /// alone does not show that the outage is over.)
     fn on_store_ok(&mut self) {
         if self.schedule.store_answers() {

@@ -223,7 +223,7 @@ impl KeyTable {
         }
     }
 
-    /// Records which keys a rotation found blocked by dead records.
+    /// Notes which keys a rotation found blocked by dead records.
     pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, Dead)>) {
         let mut entries = self.entries();
         if entries.follows {

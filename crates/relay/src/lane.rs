@@ -145,7 +145,7 @@ impl Lane {
         self.changed.notify_one();
     }
 
-    /// Records that MongoDB refuses an outcome of this lane: it publishes nothing more, and ends
+    /// Notes that MongoDB refuses an outcome of this lane: it publishes nothing more, and ends
     /// when that outcome is written or abandoned.
     pub(crate) fn refuse(&self) {
         self.refused.store(true, Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Lane {
         state.is_complete = is_complete;
     }
 
-    /// Records that the lease of its first records is queued, before any record offered from now
+    /// Notes that the lease of its first records is queued, before any record offered from now
     /// on.
     pub(super) fn queued(&self) {
         self.state().is_queued = true;
@@ -268,7 +268,7 @@ impl Lane {
         self.changed.notify_one();
     }
 
-    /// Records that its key has, or may have, a pending record that the lane does not hold.
+    /// Notes that its key has, or may have, a pending record that the lane does not hold.
     pub(super) fn leave_incomplete(&self) {
         self.state().is_complete = false;
     }
@@ -313,7 +313,7 @@ impl Lane {
         state.in_flight.len() + state.expected.len() + state.settled_meanwhile.len()
     }
 
-    /// Records that MongoDB has the record's outcome.
+    /// Notes that MongoDB has the record's outcome.
     pub fn settled(&self, id: &RecordId) {
         let is_news = {
             let mut state = self.state();

@@ -40,7 +40,7 @@ impl Lease {
         Arc::new(Self { id, length, since, members: OnceLock::new() })
     }
 
-    /// Records what the lease holds. Must be called once.
+    /// Notes what the lease holds. Must be called once.
     pub fn hold(self: &Arc<Self>, records: impl IntoIterator<Item = Record>) -> Vec<LeasedRecord> {
         let held: Vec<LeasedRecord> = records
             .into_iter()
@@ -67,7 +67,7 @@ impl Lease {
         self.budget(now) < self.length * 2 / 3
     }
 
-    /// Records a renewal whose command was sent at `before_command`.
+    /// Notes a renewal whose command was sent at `before_command`.
     pub fn renewed(&self, before_command: Moment) {
         *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = before_command;
     }
@@ -126,7 +126,7 @@ impl LeasedRecord {
         self.record.attempt + 1
     }
 
-    /// Records that its outcome is queued: from now on a renewal ignores it.
+    /// Notes that its outcome is queued: from now on a renewal ignores it.
     pub fn settling(&self) {
         self.member.phase.store(SETTLING, Ordering::Release);
     }

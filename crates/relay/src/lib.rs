@@ -12,11 +12,11 @@
 //! | 1 | [`wakeup`](postrider_outbox::wakeup) | queues the event of the [change stream](crate::change_stream) |
 //! | 2 | `driver::events` | looks up its key, and plans |
 //! | 3 | [`key_table`] | knows the key: idle, in flight, or blocked |
-//! | 4 | [`plan`] | decides whether it may go (pure) |
+//! | 4 | [`plan`] | decides whether it may be delivered (pure) |
 //! | 5 | `live_mode` | holds it until the next lease |
 //! | 6 | [`acquirer`] | leases it |
 //! | 7 | [`lane`] | holds it behind the others of its key |
-//! | 8 | [`lane_worker`] | takes it when its predecessor is confirmed, and settles it by the result |
+//! | 8 | [`lane_worker`] | delivers it when its predecessor is confirmed, and settles it by the result |
 //! | 9 | [`publisher`] | publishes it, and classifies failures |
 //! | 10 | [`settlement_writer`] | writes the outcome, with others |
 //!
@@ -29,18 +29,18 @@
 //! | [`repairer`] | corrects records that cannot be leased, or makes them dead |
 //! | [`quarantine`] | delivers records alone that may crash the process or break their connection |
 //! | [`dead_letter`] | sends a copy of dead records |
-//! | `recheck`, `audit` | whether blockers are still there; whether the change stream has brought everything |
+//! | `recheck`, `audit` | check that blockers are still there, and that the change stream has brought everything |
 //! | `housekeeping` | makes scheduled records pending; reads the server's clock |
 //! | [`lease_renewal`] | renews leases under a slow publish |
-//! | [`report`] | what operators can ask |
+//! | [`report`] | reports its state to operators |
 //!
-//! | state, below all of these | |
+//! | state | |
 //! |---|---|
 //! | [`context`], [`settings`], [`metrics`] | what the actors share |
 //! | [`instance_state`] | what an instance reports to the others about itself |
 //! | [`sink_circuit`], [`destination_circuits`], [`isolation`], `addressing` | which sinks and destinations take records |
-//! | [`blocker`], [`lease`], [`lease_owners`], `in_flight`, `saturation`, `turns` | what a key waits for; what is leased; how much there is; turns in quarantine |
-//! | [`connection_losses`], `pending_deaths`, `misplaced`, `refused_changes`, `store_health`, `reported` | what is known of single records, and of MongoDB |
+//! | [`blocker`], [`lease`], [`lease_owners`], `in_flight`, `saturation`, `turns` | blockers; leases; limits; turns in quarantine |
+//! | [`connection_losses`], `pending_deaths`, `misplaced`, `refused_changes`, `store_health`, `reported` | state of single records, and of MongoDB |
 
 pub mod acquirer;
 mod addressing;
@@ -134,7 +134,7 @@ use crate::turns::{ProbeBudget, Turns};
 /// released.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// Records that the error of a slow stop names.
+/// Notes that the error of a slow stop names.
 const MAX_NAMED: usize = 10;
 
 /// The components of a relay.

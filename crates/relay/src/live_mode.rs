@@ -99,12 +99,12 @@ impl LiveMode {
         self.phase
     }
 
-    /// Records that the stream is open; a pass may begin if it `carries` the records.
+    /// Notes that the stream is open; a pass may begin if it `carries` the records.
     pub(super) fn opened(&mut self, carries: bool) {
         self.is_open = carries;
     }
 
-    /// Records that the stream is closed.
+    /// Notes that the stream is closed.
     pub(super) fn closed(&mut self) {
         self.is_open = false;
     }
@@ -149,14 +149,14 @@ impl LiveMode {
         }
     }
 
-    /// Records the end of a scan of the pass. Returns whether all scans have seen all that they
+    /// Notes the end of a scan of the pass. Returns whether all scans have seen all that they
     /// must.
     pub(super) fn page_seen(&mut self, is_all: bool) -> bool {
         self.is_all &= is_all;
         self.is_all
     }
 
-    /// Records that the pass has succeeded: the stream carries the records.
+    /// Notes that the pass has succeeded: the stream carries the records.
     pub(super) fn went_live(&mut self, now: Instant) {
         self.phase = Phase::Live { since: now };
     }
@@ -192,7 +192,7 @@ impl LiveMode {
         !self.acquisitions.is_empty()
     }
 
-    /// Records that a lease of these begins. Returns its number.
+    /// Notes that a lease of these begins. Returns its number.
     pub(super) fn acquire(&mut self, acquisitions: &[Acquisition], began: Instant) -> u64 {
         let number = self.acquired;
         self.acquired += 1;
@@ -201,7 +201,7 @@ impl LiveMode {
         number
     }
 
-    /// Records that the lease of this number has ended.
+    /// Notes that the lease of this number has ended.
     pub(super) fn acquired(&mut self, number: u64) {
         self.acquiring.retain(|one| one.number != number);
     }

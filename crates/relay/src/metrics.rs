@@ -25,7 +25,7 @@ pub const SINK_UP: &str = "postrider_sink_up";
 pub const KEYS_HELD: &str = "postrider_keys_held";
 /// Records repaired.
 pub const REPAIRED: &str = "postrider_records_repaired_total";
-/// Records that the change stream did not bring, found by an audit.
+/// Notes that the change stream did not bring, found by an audit.
 pub const AUDIT_FINDINGS: &str = "postrider_audit_findings_total";
 /// Whether MongoDB refuses or fails to do what the relay asks of it.
 pub const STORE_FAILING: &str = "postrider_store_failing";
@@ -102,12 +102,12 @@ impl SinkMetrics {
         }
     }
 
-    /// Records whether the sink is up.
+    /// Notes whether the sink is up.
     pub fn up(&self, up: bool) {
         self.up.set(if up { 1.0 } else { 0.0 });
     }
 
-    /// Records whether a dead letter was sent.
+    /// Notes whether a dead letter was sent.
     pub fn dead_letter(&self, sent: bool) {
         if sent {
             self.dead_letters_sent.increment(1)
@@ -116,12 +116,12 @@ impl SinkMetrics {
         }
     }
 
-    /// Records that a publish was answered after this time.
+    /// Notes that a publish was answered after this time.
     pub fn published(&self, took: Duration) {
         self.publish.record(took);
     }
 
-    /// Records that a record created at `since` is confirmed at `now` (the server's clock).
+    /// Notes that a record created at `since` is confirmed at `now` (the server's clock).
     pub fn delivered(&self, since: Option<SystemTime>, now: DateTime) {
         if let Some(since) = since {
             let age = now.to_system_time().duration_since(since).unwrap_or(Duration::ZERO);

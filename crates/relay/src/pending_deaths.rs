@@ -104,7 +104,7 @@ impl PendingDeaths {
         }
     }
 
-    /// Records the confirm of a dead letter that was sent at this time.
+    /// Notes the confirm of a dead letter that was sent at this time.
     pub(super) fn confirmed(&self, destination: Address, handed_over: Instant) {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if confirmed.len() >= MAX_DESTINATIONS && !confirmed.contains_key(&destination) {

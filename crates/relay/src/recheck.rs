@@ -95,7 +95,7 @@ async fn recheck_singles<S: Sink>(context: &RelayContext<S>) -> Result<(), Store
     }
 }
 
-/// Records which records with a refused outcome this relay no longer owns: an operator or another
+/// Notes which records with a refused outcome this relay no longer owns: an operator or another
 /// instance has discarded, deleted or requeued them.
 async fn recheck_unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
     let unsettled = context.state.refused_outcomes.some(usize::MAX);

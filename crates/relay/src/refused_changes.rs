@@ -50,7 +50,7 @@ impl RefusedChanges {
         }
     }
 
-    /// Records that MongoDB refused to correct this record, with `code`: it rests for a while, and
+    /// Notes that MongoDB refused to correct this record, with `code`: it rests for a while, and
     /// blocks its key.
     pub(crate) fn hold(&self, record: &Record, code: i32) {
         self.report(record, code);

@@ -20,7 +20,7 @@ pub(super) struct Saturation {
 }
 
 impl Saturation {
-    /// Records a page, which was `full` or the last of its round. Returns whether the relay is
+    /// Notes a page, which was `full` or the last of its round. Returns whether the relay is
     /// saturated.
     pub(super) fn page(&mut self, full: bool, now: Instant) -> bool {
         if full {

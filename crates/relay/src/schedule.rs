@@ -81,12 +81,12 @@ impl Schedule {
         self.position.clone()
     }
 
-    /// Records that the scan under way has failed.
+    /// Notes that the scan under way has failed.
     pub(super) fn failed(&mut self) {
         self.is_rotating = false;
     }
 
-    /// Records the end of the scan under way. `is_followed`: the change stream reports new records.
+    /// Notes the end of the scan under way. `is_followed`: the change stream reports new records.
     pub(super) fn ended(&mut self, page: Page, is_followed: bool, now: Instant) {
         let was_whole = self.position.is_start() && page.continues_at.is_none();
         self.is_rotating = false;
@@ -133,7 +133,7 @@ impl Schedule {
         }
     }
 
-    /// Records that MongoDB did not answer. Returns whether that is the first time since it did.
+    /// Notes that MongoDB did not answer. Returns whether that is the first time since it did.
     pub(super) fn store_failed(&mut self, now: Instant) -> bool {
         let before = self.store_pause;
         let pause = before.map_or(STORE_PAUSE.0, |pause| (pause * 2).min(STORE_PAUSE.1));
@@ -141,7 +141,7 @@ impl Schedule {
         before.is_none()
     }
 
-    /// Records that MongoDB answers. Returns whether it had not.
+    /// Notes that MongoDB answers. Returns whether it had not.
     pub(super) fn store_answers(&mut self) -> bool {
         self.store_pause.take().is_some()
     }

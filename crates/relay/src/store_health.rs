@@ -81,7 +81,7 @@ impl RefusedOutcomes {
         some.map(|(id, unsettled)| (id.clone(), unsettled.clone())).collect()
     }
 
-    /// Records that this relay no longer owns the record: its outcome does not need to be written.
+    /// Notes that this relay no longer owns the record: its outcome does not need to be written.
     pub(crate) fn gone(&self, id: &RecordId) {
         if let Some(unsettled) = self.state().unsettled.get_mut(id) {
             unsettled.is_gone = true;
@@ -157,7 +157,7 @@ impl Default for StoreHealth {
 }
 
 impl StoreHealth {
-    /// Records that an attempt that began at `began` failed. Returns whether that is news, as
+    /// Notes that an attempt that began at `began` failed. Returns whether that is news, as
     /// [`Trouble::failed`].
     pub(crate) fn failed(&self, work: StoreWork, began: Instant, error: &StoreError) -> bool {
         let trouble = &self.troubles[&work];
@@ -173,7 +173,7 @@ impl StoreHealth {
         self.troubles[&work].lasts()
     }
 
-    /// Records a success. Returns how many attempts had failed before, if any.
+    /// Notes a success. Returns how many attempts had failed before, if any.
     pub(crate) fn succeeded(&self, work: StoreWork) -> Option<u32> {
         let failures = self.troubles[&work].succeeded()?;
         self.now().remove(&work);

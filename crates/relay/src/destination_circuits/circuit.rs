@@ -80,20 +80,20 @@ impl Circuit {
         }
     }
 
-    /// Records that a publish waits unusually long for its confirm.
+    /// Notes that a publish waits unusually long for its confirm.
     pub(super) fn doubt(&mut self, now: Instant) {
         let silence = || Silence { waiting: 0, heard: now, is_silent: false };
         self.silence.get_or_insert_with(silence).waiting += 1;
     }
 
-    /// Records an answer. Returns whether that ends a silence.
+    /// Notes an answer. Returns whether that ends a silence.
     pub(super) fn hear(&mut self, now: Instant) -> bool {
         let Some(silence) = &mut self.silence else { return false };
         silence.heard = now;
         std::mem::replace(&mut silence.is_silent, false)
     }
 
-    /// Records the confirm of a message that was sent at this time.
+    /// Notes the confirm of a message that was sent at this time.
     pub(super) fn confirmed(&mut self, handed_over: Instant) {
         self.confirmed = self.confirmed.max(Some(handed_over));
     }
@@ -118,7 +118,7 @@ impl Circuit {
         is_guess
     }
 
-    /// Records that a message that was sent at this time was not confirmed on a sound connection,
+    /// Notes that a message that was sent at this time was not confirmed on a sound connection,
     /// `isolated` or the main one.
     pub(super) fn unconfirmed(
         &mut self,
@@ -145,7 +145,7 @@ impl Circuit {
         Fault::Destination(open.failed_until())
     }
 
-    /// Records that a message that was sent at this time waits, or timed out, on a connection that
+    /// Notes that a message that was sent at this time waits, or timed out, on a connection that
     /// the sink has replaced. Opens the circuit and probes it at once, unless the destination has
     /// confirmed a later message. Returns until when the record waits if it is open.
     pub(super) fn left_behind(
@@ -169,7 +169,7 @@ impl Circuit {
         Some(now)
     }
 
-    /// Records that a record was in flight at several losses of the main connection. Opens the
+    /// Notes that a record was in flight at several losses of the main connection. Opens the
     /// circuit, unless the destination has confirmed a later message; a record that is alone on its
     /// connection probes it at once.
     pub(super) fn suspected(
@@ -187,7 +187,7 @@ impl Circuit {
         }
     }
 
-    /// Records that a record broke the isolated connection. The circuit opens, unless others were
+    /// Notes that a record broke the isolated connection. The circuit opens, unless others were
     /// confirmed since the latest failure: then this record alone breaks connections.
     pub(super) fn broke(
         &mut self,
@@ -295,7 +295,7 @@ impl Open {
         is_due.then(|| self.called.map_or(self.next_probe, |(first, _)| first))
     }
 
-    /// Records that a record was called to probe.
+    /// Notes that a record was called to probe.
     pub(super) fn call(&mut self, now: Instant) {
         self.called = Some((self.called.map_or(now, |(first, _)| first), now));
     }

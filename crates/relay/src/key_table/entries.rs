@@ -256,7 +256,7 @@ impl Entries {
         }
     }
 
-    /// Records a partition in which a key has records, if that is not the hash of the key.
+    /// Notes a partition in which a key has records, if that is not the hash of the key.
     pub(super) fn record_stray(&mut self, key: &LaneKey, partition: u8) {
         let LaneKey::Keyed(name) = key else { return };
         self.has_strays |= partition != partition::of_key(name);

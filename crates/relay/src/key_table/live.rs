@@ -83,7 +83,7 @@ impl KeyTable {
         entries.lanes.values().for_each(|lane| lane.leave_incomplete());
     }
 
-    /// Records that everything was read since it follows: the stream carries all records.
+    /// Notes that everything was read since it follows: the stream carries all records.
     pub(crate) fn go_live(&self) {
         self.entries().is_live = true;
     }
@@ -129,7 +129,7 @@ impl KeyTable {
         }
     }
 
-    /// Records that an event of a key was withheld: the key must be read, now or when it is
+    /// Notes that an event of a key was withheld: the key must be read, now or when it is
     /// removed.
     pub(crate) fn withhold(&self, key: LaneKey, partition: u8, id: RecordId, at: Timestamp) {
         let mut entries = self.entries();
@@ -145,7 +145,7 @@ impl KeyTable {
         entries.require_scan(key, partition, id);
     }
 
-    /// Records the partition of a record, if that is not the hash of its key.
+    /// Notes the partition of a record, if that is not the hash of its key.
     pub(crate) fn record_partition(&self, record: &Record) {
         if record.placement == Placement::Stamped {
             self.entries().record_stray(&record.lane, record.partition);
@@ -212,7 +212,7 @@ impl KeyTable {
         ScanStart { period, strays: strays_noted, follows, heard }
     }
 
-    /// Records a change of a record that the stream does not report: its key is read, now or when
+    /// Notes a change of a record that the stream does not report: its key is read, now or when
     /// it is removed.
     pub(crate) fn record_changed(&self, key: LaneKey, partition: u8, id: RecordId) {
         let mut entries = self.entries();
@@ -222,7 +222,7 @@ impl KeyTable {
         entries.require_scan(key, partition, id);
     }
 
-    /// Records that the stream was handled up to here.
+    /// Notes that the stream was handled up to here.
     pub(crate) fn advance_to(&self, at: Timestamp) {
         let mut entries = self.entries();
         entries.heard = entries.heard.max(Some(at));

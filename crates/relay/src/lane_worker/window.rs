@@ -30,7 +30,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     /// Delivers with `window` unconfirmed at a time, until nothing waits or something fails.
     ///
     /// The first message of a route (sink and destination) is confirmed before the second begins.
-    /// After that the sink sends each message at once, in the order in which it gets them, unless
+    /// After that the sink sends each message at once and in order, unless
     /// it says that it is not ready. Nothing new begins after a failure, nor behind a record that
     /// was not sent until that record is concluded. Messages that a lost sink interrupts wait in
     /// order, and are sent again before anything new.

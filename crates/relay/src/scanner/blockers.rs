@@ -155,7 +155,7 @@ impl Unknown {
         (!keys.is_empty()).then_some(keys)
     }
 
-    /// Records an answer about `asked` that names these keys. If it had room for more, it covers
+    /// Notes an answer about `asked` that names these keys. If it had room for more, it covers
     /// all of `asked`.
     fn answered<'a>(
         &mut self,

@@ -104,7 +104,7 @@ impl<S: Sink> Scanner<'_, S> {
         records.iter().for_each(|record| self.context.state.in_flight.add(record));
     }
 
-    /// Records which of these keys have records in other partitions than their own, and which of
+    /// Notes which of these keys have records in other partitions than their own, and which of
     /// them dead records block.
     pub(super) fn record_places(&self, records: &[Record], blockers: &SnapshotBlockers) {
         let key_table = &self.context.state.key_table;
