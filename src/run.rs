@@ -169,10 +169,7 @@ async fn work(
         () = stop.cancelled() => return Ok(()),
     };
     // What can fail has failed before this instance tells that it is there.
-    let sinks = match plan.relay.enabled {
-        true => sinks(plan)?,
-        false => BTreeMap::new(),
-    };
+    let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
     let wake = Wakeup::default();
     let events = plan
         .events_enabled
@@ -288,9 +285,12 @@ async fn work(
         });
     }
     let draining = stop.clone();
-    health.watch("relay", move || match draining.is_cancelled() {
-        true => HealthPart::down("draining: what is in flight is settled or released"),
-        false => HealthPart::ok(),
+    health.watch("relay", move || {
+        if draining.is_cancelled() {
+            HealthPart::down("draining: what is in flight is settled or released")
+        } else {
+            HealthPart::ok()
+        }
     });
     let counting = survey(Inspector::new(collections), heartbeat.pulse(), partitions);
     let following = async {

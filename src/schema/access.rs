@@ -155,9 +155,10 @@ fn judge(wanted: &Wanted<'_>, status: &Document) -> Access {
         }
         Part::Relay { .. } => None,
     };
-    match lacking.missing.is_empty() {
-        true => Access::Enough(format!("{}@{}", lacking.user, lacking.of)),
-        false => Access::Lacking(Box::new(lacking)),
+    if lacking.missing.is_empty() {
+        Access::Enough(format!("{}@{}", lacking.user, lacking.of))
+    } else {
+        Access::Lacking(Box::new(lacking))
     }
 }
 

@@ -74,8 +74,9 @@ pub(super) fn literal(value: &Bson, indent: usize) -> String {
 
 fn property(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
-    match name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
-        true => name.to_owned(),
-        false => Bson::from(name).into_relaxed_extjson().to_string(),
+    if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
+        name.to_owned()
+    } else {
+        Bson::from(name).into_relaxed_extjson().to_string()
     }
 }

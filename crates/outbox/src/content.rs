@@ -1,4 +1,4 @@
-//! From a stored record to what is sent: the producer's fields, judged one by one.
+//! Reads and validates the producer's fields of a record.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::header::HeaderValue;
 use crate::record::{Record, Unfit};
 use crate::{fields, payload, undecoded};
 
-/// The producer's half of a record, ready to be addressed.
+/// The producer's part of a record, before routing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Content {
     /// The record's `_id` as text.
@@ -34,9 +34,9 @@ pub struct Content {
     pub timestamp: Option<SystemTime>,
 }
 
-/// A producer's field that can't be used: the record is dead at once.
+/// A producer's field that cannot be used. The record is marked dead.
 ///
-/// `Display` gives `<field>: <why>`, which never quotes the value.
+/// `Display` is `<field>: <why>` and never quotes the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct Malformed {
@@ -55,7 +55,7 @@ impl Malformed {
 const WRONG_ID: &str = "is no UUID, ObjectId, string or integer";
 
 impl Unfit {
-    /// What is wrong with the record.
+    /// Converts the error into the malformed field.
     pub fn malformed(self) -> Malformed {
         match self {
             Self::Nameless => Malformed::new(fields::ID, WRONG_ID),
@@ -65,7 +65,7 @@ impl Unfit {
 }
 
 impl Record {
-    /// Reads everything that the producer wrote.
+    /// Reads all fields of the producer.
     ///
     /// An optional field that is null counts as absent: many drivers write null
     /// for what their users left out.
@@ -106,7 +106,7 @@ impl Record {
         })
     }
 
-    /// When the record was made, by the server: the seconds of its `seq`.
+    /// Returns the server time of the record: the seconds of its `seq`.
     pub fn seq_time(&self) -> Option<SystemTime> {
         let seconds = self.seq?.time;
         Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into()))
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_record_has_content() {
+    fn content_of_a_minimal_record_is_read() {
         let content = with("status", "pending").unwrap();
 
         assert_eq!(content.id, "a");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_producer_field_of_a_wrong_type_is_named() {
+    fn malformed_names_each_field_of_a_wrong_type() {
         for (field, value) in [
             ("key", Bson::Int32(1)),
             ("type", Bson::Int32(1)),

@@ -1,4 +1,4 @@
-//! Enqueueing from Rust, within the caller's own transaction.
+//! Enqueues records from Rust, in the caller's transaction.
 
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::error::{Error, Result};

@@ -1,7 +1,7 @@
-//! Relaxed extended JSON, version 2, straight from BSON to text.
+//! Converts BSON to relaxed extended JSON, version 2.
 //!
-//! The `bson` crate's own way there calls itself once per level, and a document as deep as
-//! MongoDB takes them can end a worker's stack, and the process with it. Nothing here does.
+//! The `bson` crate converts recursively: a document with the maximum nesting of MongoDB can
+//! overflow the stack of a worker. This module is not recursive.
 
 use bson::raw::{RawBsonRef, RawDocument, RawIter};
 use bson::{Bson, DateTime};
@@ -11,12 +11,11 @@ use serde_json::json;
 /// The first millisecond whose year has five digits.
 const YEAR_10000: i64 = 253_402_300_800_000;
 
-/// Writes a value of any BSON type, compact, its fields as they stand in the BSON: in their
-/// order, and twice where they are there twice.
+/// Writes a value of any BSON type as compact JSON. Fields keep their order; duplicate fields stay.
 ///
 /// # Errors
 ///
-/// The words of the decoder where the bytes are no valid BSON.
+/// The decoder's message if the bytes are not valid BSON.
 pub fn relaxed(value: RawBsonRef<'_>) -> Result<Vec<u8>, String> {
     let mut writer = Writer::default();
     writer.value(value)?;
@@ -43,13 +42,13 @@ pub fn relaxed(value: RawBsonRef<'_>) -> Result<Vec<u8>, String> {
 #[derive(Default)]
 struct Writer<'a> {
     text: Vec<u8>,
-    /// The documents and arrays that are not ended, the innermost last.
+    /// Open documents and arrays, innermost last.
     open: Vec<Level<'a>>,
 }
 
 struct Level<'a> {
     elements: RawIter<'a>,
-    /// Whether its elements have names: those of an array are its indexes.
+    /// Whether to write the names of elements (false for an array).
     named: bool,
     begun: bool,
     end: &'static [u8],
@@ -77,7 +76,7 @@ impl<'a> Writer<'a> {
                 Ok(())
             }
             RawBsonRef::String(text) => self.json(text),
-            // The specification knows no sign of it, which 0.0 / 0.0 has on x86.
+            // The specification has no sign of NaN; 0.0 / 0.0 has one on x86.
             RawBsonRef::Double(number) if number.is_nan() => {
                 self.json(&json!({ "$numberDouble": "NaN" }))
             }
@@ -99,7 +98,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Text from 1970 to 9999, with three digits of a fraction or none; else a number.
+/// Formats a date as text from 1970 to 9999, with three fraction digits or none, else as a number.
 fn relaxed_date(date: DateTime) -> serde_json::Value {
     let millis = date.timestamp_millis();
     let text = (0..YEAR_10000).contains(&millis).then(|| {
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn code_has_its_scope_and_arrays_no_indexes() {
+    fn code_keeps_its_scope_and_arrays_have_no_indexes() {
         let scope = doc! { "a": [1, { "b": [] }], "c": {} };
         let code = JavaScriptCodeWithScope { code: "f\"".into(), scope };
 
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_depth_ends_the_stack() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         const DEPTH: usize = 10_000;
         let mut deep = rawdoc! {};
         for _ in 0..DEPTH {

@@ -1,4 +1,4 @@
-//! The field names of an outbox record, fixed by the contract (section 1).
+//! The field names of an outbox record.
 
 #![expect(
     missing_docs,
@@ -67,14 +67,14 @@ pub const SCHEDULED: &str = "scheduled";
 pub const DONE: &str = "done";
 pub const DEAD: &str = "dead";
 
-/// Deliveries charged are never counted beyond this.
+/// Maximum of counted attempts.
 pub const ATTEMPT_LIMIT: i32 = 1_000_000;
 
-/// What matches this very text: a plain equality matches an array that holds it as well.
+/// Matches this text; a plain equality also matches an array that contains it.
 pub fn exactly(text: &str) -> Document {
     doc! { "$eq": text, "$not": { "$type": "array" } }
 }
 
-/// The fields by which a lease is judged; a record that was never leased has none of them, unless its
+/// Fields that a lease depends on. A record that was never leased has none of them, unless its
 /// producer wrote one.
 pub const UNTOUCHED: [&str; 4] = [ATTEMPT, LEASE_ID, LEASE_UNTIL, VISIBLE_AT];

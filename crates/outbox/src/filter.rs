@@ -1,4 +1,4 @@
-//! Filters and expressions that lists and figures share.
+//! Filters and expressions that lists and statistics share.
 
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
@@ -7,7 +7,7 @@ use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, SEQ, STATUS};
 use crate::position::NO_SEQ;
 use crate::undecoded::{RawId, Writer};
 
-/// What is of a status that is none: never delivered.
+/// Matches records with an unknown status, which are never delivered.
 pub(crate) fn invalid() -> Document {
     doc! { "$or": [
         { STATUS: { "$nin": [PENDING, SCHEDULED, DONE, DEAD] } },
@@ -15,27 +15,27 @@ pub(crate) fn invalid() -> Document {
     ] }
 }
 
-/// Texts that begin so.
+/// Matches texts with this prefix.
 pub(crate) fn beginning(text: &str) -> Document {
-    // No text sorts behind them with this last character.
+    // This is the last character in the order of text.
     doc! { "$gte": text, "$lt": format!("{text}\u{10ffff}") }
 }
 
-/// A comparison with a value of any kind. As an expression: a plain one would end with the values of
-/// the same kind.
+/// Compares a field with a value of any type. It is an expression, since a plain comparison matches
+/// values of the same type only.
 pub(crate) fn compared(operator: &str, field: &str, value: &RawId) -> RawDocumentBuf {
     let literal = Writer::default().element(value, "$literal").finish();
     let compared = Writer::default().pair(operator, &format!("${field}"), &literal).finish();
     Writer::default().document("$expr", &compared).finish()
 }
 
-/// Behind one id, and up to another one; without them from the first one, and to the last one.
+/// Matches ids after `after` and up to `end`; an absent bound is open.
 pub(crate) fn between(after: Option<&RawId>, end: Option<&RawId>) -> Vec<RawDocumentBuf> {
     let behind = after.map(|id| compared("$gt", ID, id));
     behind.into_iter().chain(end.map(|id| compared("$lte", ID, id))).collect()
 }
 
-/// The `seq` of a record, where it has a real one; else null, which `$min` passes over.
+/// Evaluates to a valid `seq`, else to null, which `$min` ignores.
 pub(crate) fn seq() -> Document {
     let seq = format!("${SEQ}");
     let is_seq = doc! { "$and": [

@@ -1,11 +1,11 @@
-//! Headers of a message: the values that a record can give them.
+//! Values of message headers.
 
 use bson::DateTime;
 use bson::oid::ObjectId;
 use postrider_store::dates::rfc3339;
 use uuid::Uuid;
 
-/// A header's value: the BSON scalars that a broker can carry.
+/// Value of a header: the BSON scalars that a broker can carry.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HeaderValue {
     /// UTF-8 text.
@@ -26,14 +26,14 @@ pub enum HeaderValue {
     ObjectId(ObjectId),
     /// Sent as text with hyphens.
     Uuid(Uuid),
-    /// Sent as text: neither broker has such a number.
+    /// Sent as text: neither broker has a decimal type.
     Decimal128(bson::Decimal128),
     /// AMQP void, Kafka null.
     Null,
 }
 
 impl HeaderValue {
-    /// The same as text; `None` for bytes and null, which are no text.
+    /// Returns the value as text; `None` for bytes and null.
     pub fn text(&self) -> Option<String> {
         Some(match self {
             Self::String(text) => text.clone(),
@@ -54,9 +54,9 @@ impl HeaderValue {
     }
 }
 
-/// The name of a double that is no finite number, as extended JSON has it; `None` for all others.
+/// Returns the extended-JSON name of a non-finite double; `None` for finite ones.
 ///
-/// JSON has no such number, and Erlang neither: RabbitMQ closes the connection on one.
+/// JSON and Erlang have no such number: RabbitMQ closes the connection on one.
 fn name_of_non_finite(number: f64) -> Option<&'static str> {
     match number {
         _ if number.is_nan() => Some("NaN"),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_outside_the_years_of_rfc_3339_is_its_milliseconds() {
+    fn date_outside_rfc_3339_is_text_of_milliseconds() {
         assert_eq!(HeaderValue::Date(i64::MAX).text(), Some(i64::MAX.to_string()));
     }
 }

@@ -1,4 +1,4 @@
-//! Identities that must not be mixed up, as types.
+//! Identifiers, each a type of its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +11,14 @@ use bson::spec::BinarySubtype;
 use bson::{Bson, doc};
 use uuid::Uuid;
 
-/// Proof of one acquisition: one per batch taken, kept by renewals.
+/// Id of one lease: one per acquired batch, kept by renewals.
 ///
-/// Every settling write filters on it, so a relay whose record has passed to
-/// another matches nothing and learns that it lost.
+/// Every settlement filters on it, so an instance that has lost a record matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(Uuid);
 
 impl LeaseId {
-    /// A lease id that nobody has used before.
+    /// Creates a new lease id.
     pub fn fresh() -> Self {
         Self(Uuid::new_v4())
     }
@@ -36,12 +35,12 @@ impl From<LeaseId> for Bson {
 pub struct InstanceId(Uuid);
 
 impl InstanceId {
-    /// An id for this process.
+    /// Creates an id for this process.
     pub fn fresh() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// The id that a document names; `None` where it is no UUID.
+    /// Reads the id from a document; `None` if it is not a UUID.
     pub fn read(value: &Bson) -> Option<Self> {
         let Bson::Binary(binary) = value else { return None };
         let uuid = binary.to_uuid().ok()?;
@@ -61,10 +60,10 @@ impl From<InstanceId> for Bson {
     }
 }
 
-/// In front of the text of an `_id` that no other text names: its bytes in base64 follow.
+/// Prefix of an `_id` that only its bytes name; base64 follows.
 pub const RAW: &str = "raw:";
 
-/// The text that names the `_id` of this document, whatever it is.
+/// Returns the text that names the `_id` of this document, of any type.
 pub fn raw_text(id: &RawDocument) -> String {
     format!("{RAW}{}", URL_SAFE_NO_PAD.encode(id.as_bytes()))
 }
@@ -89,7 +88,7 @@ pub enum RecordId {
 }
 
 impl RecordId {
-    /// Whether the contract allows an `_id` of this kind.
+    /// Returns whether an `_id` of this kind is valid.
     pub fn is_well_formed(&self) -> bool {
         !matches!(self, Self::Other(_))
     }
@@ -117,7 +116,7 @@ impl RecordId {
     }
 }
 
-// As the server has it: a NaN is the same `_id` as itself.
+// As in the server, NaN equals itself.
 impl PartialEq for RecordId {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

@@ -1,5 +1,5 @@
-//! Looking at an outbox from outside: single records and counts. (Lists: [`list`](super::list).
-//! Figures: [`stats`](super::stats).)
+//! Reads single records and counts for operators. (Lists: [`list`](super::list). Statistics:
+//! [`stats`](super::stats).)
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
@@ -26,12 +26,12 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// An inspector of these collections.
+    /// Creates an inspector of these collections.
     pub fn new(collections: Collections) -> Self {
         Self { collections }
     }
 
-    /// The record with the first of these ids that there is.
+    /// Returns the record with the first of these ids that exists.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Inspector {
         Ok(None)
     }
 
-    /// Runs a `find` or an `aggregate` of records, of which the rest is written byte by byte.
+    /// Runs a `find` or `aggregate` whose remaining fields are already encoded.
     pub(super) async fn read(
         &self,
         action: &'static str,
@@ -74,7 +74,7 @@ impl Inspector {
         self.collections.by_index(index, counted).await
     }
 
-    /// How many records there are, of whatever status, as the server has noted.
+    /// Returns the server's estimate of the number of records.
     pub(super) async fn total(&self) -> Result<u64, StoreError> {
         let records = self.collections.records();
         let counting = records.estimated_document_count();
@@ -82,7 +82,7 @@ impl Inspector {
     }
 }
 
-/// A record as far as it can be shown.
+/// Decodes a record as far as possible.
 pub fn decoded(record: &RawDocument) -> Document {
     Shown::read(record).document
 }

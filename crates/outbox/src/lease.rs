@@ -1,4 +1,4 @@
-//! Leasing: one conditional update for a whole batch, judged on the server's clock.
+//! Leases records: one conditional update per batch, by the server's clock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,13 +19,13 @@ use crate::fields::{
 };
 use crate::ids::{InstanceId, LeaseId, RecordId};
 
-/// The id under which an instance leases: its own id at first, and another one after each time that
-/// its partitions were lost. So a peer that has found it dead can take over its old leases, and none
-/// that it took since.
+/// The owner id of an instance: its own id at first, and another one after each loss of its
+/// partitions. An instance that found it dead can take over its old leases, and none of its later
+/// ones.
 #[derive(Debug)]
 pub struct OwnerId(Mutex<Owner>);
 
-/// The id under which an instance leases.
+/// The owner id, and how often it was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The id.
@@ -35,22 +35,22 @@ pub struct Owner {
 }
 
 impl OwnerId {
-    /// The id of an instance that has lost nothing yet.
+    /// Creates the owner id of an instance that has lost no partitions.
     pub fn new(instance: InstanceId) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Owner { id: instance, lapses: 0 })))
     }
 
-    /// The id in use.
+    /// Returns the current id.
     pub fn current(&self) -> InstanceId {
         self.get().id
     }
 
-    /// The id in use, and how often it was replaced.
+    /// Returns the current id, and how often it was replaced.
     pub fn get(&self) -> Owner {
         *self.owner()
     }
 
-    /// Replaces the id, after the partitions were lost.
+    /// Replaces the id after a loss of the partitions.
     pub fn replace(&self) {
         let mut owner = self.owner();
         *owner = Owner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
@@ -61,36 +61,36 @@ impl OwnerId {
     }
 }
 
-/// What a lease command achieved.
+/// Result of a lease command.
 #[derive(Debug, Default)]
 pub struct Grant {
-    /// The records that the lease id holds now.
+    /// Records that the lease holds now.
     pub held: HashSet<RecordId>,
-    /// Records on which the lease fields don't fit: so near are they to 16 MiB.
+    /// Records too close to 16 MiB for the lease fields.
     pub oversized: Vec<RecordId>,
-    /// Records that the server refuses to change, with its code: by a validator that is not ours.
+    /// Records that the server rejects, with its code, because of a foreign validator.
     pub refused: HashMap<RecordId, i32>,
 }
 
-/// What one lease command asks for.
+/// Request of one lease command.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseRequest {
-    /// Records that have a field by which a lease is judged.
+    /// Records that have a field that a lease depends on.
     pub touched: Vec<RecordId>,
-    /// Records that have none: what is so still is leased.
+    /// Records without such fields; leased if that is still so.
     pub untouched: Vec<RecordId>,
-    /// Owner ids of instances that are dead: their leases are taken over before they expire
-    /// (the relay's `LeaseOwners` says which are).
+    /// Owner ids of dead instances: their leases can be taken over before they expire (see the
+    /// relay's `LeaseOwners`).
     pub dead_owners: Vec<InstanceId>,
 }
 
 impl LeaseRequest {
-    /// Asks for these records, whatever fields they have.
+    /// Requests these records, whatever fields they have.
     pub fn touched(ids: Vec<RecordId>) -> Self {
         Self { touched: ids, ..Self::default() }
     }
 
-    /// All records that are asked for.
+    /// Returns all requested records.
     pub fn ids(&self) -> Vec<RecordId> {
         [self.touched.as_slice(), &self.untouched].concat()
     }
@@ -105,34 +105,33 @@ pub struct Leaser {
 }
 
 impl Leaser {
-    /// Leases in the name of `owner`, for `length` of the server's time.
+    /// Creates a leaser for `owner`, with leases of `length` by the server's clock.
     pub fn new(collections: Collections, owner: Arc<OwnerId>, length: Duration) -> Self {
         Self { collections, owner, length }
     }
 
-    /// The id under which it leases now.
+    /// Returns the current owner id.
     pub fn owner(&self) -> InstanceId {
         self.owner.current()
     }
 
-    /// How long a lease or renewal holds.
+    /// Returns the duration of a lease or renewal.
     pub fn length(&self) -> Duration {
         self.length
     }
 
-    /// Leases what of these is still pending, due and free: not leased, or by a lease that has expired
-    /// or whose owner is dead.
+    /// Leases those records that are still pending, due and free: not leased, or by a lease that
+    /// has expired or whose owner is dead.
     ///
-    /// Every matched record is charged one attempt, and one crash where it had a lease that ended
-    /// without an outcome. The filter repeats status and expiry,
-    /// since between the reading and this a peer may have finished or taken any of
-    /// them (hazard 3). `updateMany` is no retryable write: on a lost answer it is sent once
-    /// more with the same id, and charges only where the id differs (hazard 4).
+    /// Counts one attempt on every matched record, and one crash if an earlier lease ended without
+    /// an outcome. The filter repeats status and expiry, since another instance may have settled or
+    /// leased a record since it was read. The driver does not retry `updateMany`: after a lost
+    /// response it is sent again with the same lease id, and counts only where the id differs.
     ///
     /// # Errors
     ///
-    /// Those of the store, after one repetition; nothing may be published then. What the lease
-    /// holds is unknown, unless MongoDB refuses the command: [`release`](Self::release) it.
+    /// Those of the store, after one retry; nothing may be published then. What the lease holds is
+    /// unknown, unless MongoDB rejects the command: [`release`](Self::release) it.
     pub async fn lease(&self, lease: LeaseId, request: &LeaseRequest) -> Result<Grant, StoreError> {
         let LeaseRequest { touched, untouched, dead_owners } = request;
         let ids = &request.ids();
@@ -147,7 +146,7 @@ impl Leaser {
             Ok(written) => written,
             Err(error) if error.is_refusal() => return Err(error),
             Err(lost) => match self.send(vec![self.statement(lease, ids, dead_owners)]).await {
-                // The first one may hold them all the same.
+                // The first try may have leased them.
                 Err(error) if error.is_refusal() => return Err(lost),
                 written => written?,
             },
@@ -155,7 +154,7 @@ impl Leaser {
         if written.failed.is_empty() && written.matched == ids.len() as u64 {
             return Ok(Grant { held: ids.iter().cloned().collect(), ..Grant::default() });
         }
-        // Fewer than asked: some were gone, or one stopped the statement half way.
+        // Fewer than requested: some were not free, or one stopped the statement.
         let mut grant = Grant { held: self.held(lease, ids).await?, ..Grant::default() };
         if !written.failed.is_empty() {
             self.one_by_one(lease, request, &mut grant).await?;
@@ -163,11 +162,11 @@ impl Leaser {
         Ok(grant)
     }
 
-    /// Prolongs the lease on `ids`; answers how many it still holds.
+    /// Renews the lease on `ids`; returns how many it still holds.
     ///
     /// # Errors
     ///
-    /// Those of the store; the lease then ends when it would have.
+    /// Those of the store; the lease keeps its end.
     pub async fn renew(&self, lease: LeaseId, ids: &[RecordId]) -> Result<u64, StoreError> {
         let statement = doc! {
             "q": { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING },
@@ -177,7 +176,7 @@ impl Leaser {
         Ok(self.send(vec![statement]).await?.matched)
     }
 
-    /// Which of `ids` the lease holds, read back from the primary.
+    /// Returns which of `ids` the lease holds, read from the primary.
     ///
     /// # Errors
     ///
@@ -192,7 +191,7 @@ impl Leaser {
         let find = records
             .find(filter)
             .projection(doc! { ID: 1 })
-            // What this very primary has, since the lease asked no more of it.
+            // A local read, since the lease is acknowledged by the primary alone.
             .read_concern(ReadConcern::local())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
@@ -204,12 +203,12 @@ impl Leaser {
             .collect())
     }
 
-    /// Releases, uncharged, what of `ids` a lease of unknown outcome holds; answers whether a
-    /// majority says that it holds nothing any more. Safe to repeat.
+    /// Releases what a lease of unknown outcome holds of `ids`, not counted; returns whether a
+    /// majority confirms that it holds nothing. Safe to retry.
     ///
     /// # Errors
     ///
-    /// Those of the store; it may hold them still.
+    /// Those of the store; the lease may still hold them.
     pub async fn release(&self, lease: LeaseId, ids: &[RecordId]) -> Result<bool, StoreError> {
         let action = "release a lease of unknown outcome";
         let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
@@ -236,8 +235,7 @@ impl Leaser {
         Ok(within(action, limits::BATCH, find.into_future()).await?.is_none())
     }
 
-    /// Leases what the failed statement did not reach, a statement each, to find the
-    /// record that failed it.
+    /// Leases the rest of a failed statement one by one, to find the record that failed it.
     async fn one_by_one(
         &self,
         lease: LeaseId,
@@ -250,9 +248,10 @@ impl Leaser {
         let written = self.send(missing.iter().map(statement).collect()).await?;
         for (index, code) in written.failed {
             let Some(id) = missing.get(index) else { continue };
-            match TOO_LARGE.contains(&code) {
-                true => grant.oversized.push(id.clone()),
-                false => _ = grant.refused.insert(id.clone(), code),
+            if TOO_LARGE.contains(&code) {
+                grant.oversized.push(id.clone())
+            } else {
+                _ = grant.refused.insert(id.clone(), code)
             }
         }
         grant.held = self.held(lease, &request.ids()).await?;
@@ -265,8 +264,8 @@ impl Leaser {
         update(database, &name, "lease records", statements, Certainty::Primary).await
     }
 
-    /// The first lease of records that have none of the fields by which it is judged: it costs
-    /// MongoDB a quarter less than to judge them.
+    /// Builds the first lease of records without lease fields: it costs MongoDB a quarter less than
+    /// the general statement.
     fn first(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
         let mut filter = doc! { ID: { "$in": bson_ids(ids) }, STATUS: PENDING };
         filter.extend(UNTOUCHED.map(|name| (name.to_owned(), doc! { "$exists": false }.into())));
@@ -306,9 +305,9 @@ impl Leaser {
                 ],
             },
             "u": [{ "$set": {
-                ATTEMPT: { "$cond": [is_mine, format!("${ATTEMPT}"), one_more(ATTEMPT)] },
+                ATTEMPT: { "$cond": [is_mine, format!("${ATTEMPT}"), incremented(ATTEMPT)] },
                 LEASE_CRASHES: {
-                    "$cond": [had_no_lease, format!("${LEASE_CRASHES}"), one_more(LEASE_CRASHES)],
+                    "$cond": [had_no_lease, format!("${LEASE_CRASHES}"), incremented(LEASE_CRASHES)],
                 },
                 LEASE_ID: mine,
                 LEASE_UNTIL: self.until(),
@@ -324,7 +323,7 @@ impl Leaser {
     }
 }
 
-/// What of these matches is not leased, by the server's clock.
+/// Conditions for records that are not leased, by the server's clock.
 pub(crate) fn free() -> Vec<Document> {
     vec![
         doc! { LEASE_UNTIL: { "$not": { "$type": "date" } } },
@@ -334,15 +333,15 @@ pub(crate) fn free() -> Vec<Document> {
     ]
 }
 
-/// What matches a UUID: the server orders binaries by length, then by subtype, then by bytes.
+/// Matches a UUID: the server orders binaries by length, subtype and bytes.
 fn uuids() -> Document {
     let uuid = |byte| bson::Uuid::from_bytes([byte; 16]);
     doc! { "$gte": uuid(0), "$lte": uuid(u8::MAX) }
 }
 
-/// The field plus 1, where what is no count (another type, negative, a fraction) is zero.
-/// A plain `$inc` would stop the whole statement at the first such record.
-fn one_more(field: &str) -> Document {
+/// Evaluates to the field plus 1; an invalid count (another type, negative, a fraction) is zero. A
+/// plain `$inc` would stop the statement at the first such record.
+fn incremented(field: &str) -> Document {
     let field = format!("${field}");
     let is_count = doc! { "$and": [
         { "$isNumber": field.clone() },

@@ -1,20 +1,20 @@
-//! The outbox at rest: one collection of records, and everything that speaks to it.
+//! The outbox: one collection of records, and every operation on it.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`fields`], [`collections`] | the names of the contract |
+//! | [`fields`], [`collections`] | names of fields and collections |
 //! | [`enqueue`] | inserts a record in the caller's transaction |
 //! | [`record`], [`content`], [`payload`], `extjson` | reads a record: what the relay needs, what the producer wrote |
 //! | [`snapshot`], [`position`], `merge` | reads what is pending, as of one point in time |
-//! | [`lease`] | takes records, by the server's clock |
-//! | [`settle`], [`reason`] | gives them back: done, retry, dead, released |
-//! | [`repair`] | corrects, promotes, and buries what can't be leased |
+//! | [`lease`] | leases records, by the server's clock |
+//! | [`settle`], [`reason`] | writes outcomes: done, retry, dead, released |
+//! | [`repair`] | corrects, promotes, and marks dead what cannot be leased |
 //! | [`inspect`], [`stats`] | for operators: counts and figures |
-//! | [`undecoded`], [`list`] | for people too: any record as the bytes that it is; pages of lists |
-//! | [`redrive`], [`prune`] | by people: requeue, discard, remove what is over |
+//! | [`undecoded`], [`list`] | for operators too: any record as its bytes; pages of lists |
+//! | [`redrive`], [`prune`] | for operators: requeue, discard, remove old records |
 //!
-//! Every write is one conditional update: it names the state that it expects, and whoever
-//! matched nothing learns that the record has passed to another.
+//! Every write is one conditional update: it names the state that it expects. A writer that matched
+//! nothing has lost the record to another instance.
 
 pub mod collections;
 pub mod config;

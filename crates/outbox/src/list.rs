@@ -1,8 +1,8 @@
-//! Lists of records, page by page: oldest first, or by id.
+//! Lists records in pages: oldest first, or by id.
 //!
-//! Each sort reads as its index allows. Dates are read in the order of their index. `seq` and
-//! `attempt` are in no index by themselves: up to `SORTED` records are sorted. By id, records that no
-//! index chooses are looked for step by step, for `PATIENCE`; a page then ends where the search did.
+//! Dates are read in the order of their index. `seq` and `attempt` have no index: up to
+//! `MAX_SORTED_RECORDS` records are sorted. By id, records that no index selects are searched in
+//! steps, up to `SEARCH_TIMEOUT`; the page then ends where the search did.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -24,20 +24,20 @@ use crate::repair::SCHEDULED_INDEX;
 use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{RawId, Shown, Writer};
 
-/// So many records are sorted at most where no index has the order.
-const SORTED: u32 = 1_000_000;
+/// Maximum number of records to sort without an index.
+const MAX_SORTED_RECORDS: u32 = 1_000_000;
 
-/// So few records of a status are sooner sorted by id than found among all the others.
-const FEW: u64 = 10_000;
+/// Up to this many records of a status are sorted by id; more are searched among all records.
+const MAX_RECORDS_SORTED_BY_ID: u64 = 10_000;
 
-/// Records of one step of a search by id.
-const STEP: u32 = 20_000;
+/// Records per step of a search by id.
+const STEP_SIZE: u32 = 20_000;
 
-/// How long one search by id goes on.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of one search by id.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// In front of a place in a list that is not sorted by id.
-const PLACE: &str = "at:";
+/// Prefix of a position in a list that is not sorted by id.
+const PLACE_PREFIX: &str = "at:";
 
 /// The status of a record; invalid: none of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -101,7 +101,7 @@ pub struct Page {
     pub note: Option<String>,
 }
 
-/// What can't be listed so: the name of the parameter, and what is wrong with it.
+/// Invalid list request: the name of the parameter, and the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unlistable(pub &'static str, pub String);
 
@@ -126,7 +126,7 @@ impl Chapter {
         }
     }
 
-    /// The index of its records, and the date or place by which their age is told.
+    /// Returns the index of its records, and the field that gives their age.
     fn index(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Pending => Some((LANE_INDEX, SEQ)),
@@ -156,11 +156,11 @@ impl Sort {
 const ID_WORD: &str = "id";
 
 impl Filter {
-    /// The sort of the list.
+    /// Returns the sort of the list.
     ///
     /// # Errors
     ///
-    /// What does not go together.
+    /// Parameters that contradict each other.
     fn judge(&self) -> Result<Sort, Unlistable> {
         let wrong = |name, detail: &str| Err(Unlistable(name, detail.to_owned()));
         if self.reason.is_some() && !matches!(self.status, None | Some(Chapter::Dead)) {
@@ -199,7 +199,7 @@ impl Filter {
         self.status.or_else(|| self.reason.as_ref().map(|_| Chapter::Dead))
     }
 
-    /// What matches it, at this time of the server.
+    /// Returns the conditions, at this server time.
     fn conditions(&self, now: DateTime) -> Document {
         let mut conditions = self.status().map(Chapter::filter).unwrap_or_default();
         for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
@@ -229,7 +229,8 @@ impl Filter {
 }
 
 impl Inspector {
-    /// A page of records, without payload and headers, behind a place: a page's `next`, or an id.
+    /// Returns a page of records, without payload and headers, after a position: the `next` of a
+    /// page, or an id.
     ///
     /// # Errors
     ///
@@ -270,10 +271,10 @@ impl Inspector {
         page.map(Ok)
     }
 
-    /// The place that a text means.
+    /// Parses a position.
     async fn place(&self, sort: Sort, text: &str) -> Result<Result<Place, Unlistable>, StoreError> {
         let wrong = |detail: String| Ok(Err(Unlistable("after", detail)));
-        if let Some(place) = text.strip_prefix(PLACE) {
+        if let Some(place) = text.strip_prefix(PLACE_PREFIX) {
             return match Place::read(sort, place) {
                 Some(place) => Ok(Ok(place)),
                 None => wrong(format!("is no place in a list by {}; begin again", sort.word())),
@@ -286,7 +287,7 @@ impl Inspector {
         if sort == Sort::Id && ids.len() == 1 {
             return Ok(Ok(Place { value: ids[0].clone(), id: ids.remove(0) }));
         }
-        // Ids of different kinds sort apart: the one that there is, else the likeliest.
+        // Ids of different types sort apart: use the one that exists, else the likeliest.
         for id in &ids {
             let filter = Writer::default().element(id, ID).finish();
             if let Some(record) = self.first(&filter).await? {
@@ -294,7 +295,7 @@ impl Inspector {
             }
         }
         match sort {
-            // It may be gone since the list that ended with it.
+            // The record may have been removed since the previous page.
             Sort::Id => Ok(Ok(Place { value: ids[0].clone(), id: ids.remove(0) })),
             _ => wrong(format!(
                 "there is no record with this id any more, so it has no place by {}: give what the \
@@ -304,7 +305,7 @@ impl Inspector {
         }
     }
 
-    /// The first record that matches, whole.
+    /// Returns the first record that matches, completely.
     pub(super) async fn first(
         &self,
         filter: &RawDocumentBuf,
@@ -316,7 +317,7 @@ impl Inspector {
     }
 }
 
-/// A place in a list: behind the record with this value and id.
+/// A position in a list: after the record with this value and id.
 #[derive(Debug)]
 struct Place {
     value: RawId,
@@ -357,11 +358,11 @@ impl Place {
         }
         let place = Writer::default().fields(&doc! { "sort": sort.word() });
         let place = place.element(&self.value, "value").element(&self.id, ID).finish();
-        format!("{PLACE}{}", URL_SAFE_NO_PAD.encode(place.as_bytes()))
+        format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(place.as_bytes()))
     }
 }
 
-/// The records that a page is of.
+/// Query of a page.
 struct Selection<'a> {
     inspector: &'a Inspector,
     status: Option<Chapter>,
@@ -390,9 +391,9 @@ impl Selection<'_> {
             if found.len() > self.limit as usize {
                 return Ok(self.page(Sort::Id, found));
             }
-            looked_at += u64::from(STEP);
+            looked_at += u64::from(STEP_SIZE);
             after = Some(end);
-            if began.elapsed() >= PATIENCE {
+            if began.elapsed() >= SEARCH_TIMEOUT {
                 let place = after.map(|id| id.text());
                 let note = format!(
                     "{looked_at} records were looked at, and there are more: no index has what was \
@@ -404,8 +405,8 @@ impl Selection<'_> {
         }
     }
 
-    /// In the order of the index: what has the value of the place, what lies behind it, and all of
-    /// the last value that is begun, so that records of one millisecond are in the order of their ids.
+    /// Reads in the order of the index: the rest of the position's value, then what follows, with
+    /// all records of the last value, so that records of one millisecond are ordered by id.
     async fn by_date(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
         let field = sort.word();
         let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
@@ -426,7 +427,7 @@ impl Selection<'_> {
             let mut later = self.find(behind, doc! { field: 1 }, index, limit).await?;
             has_more = later.len() > room;
             later.truncate(room);
-            // The page may end within the records of one value: those are read again, by id.
+            // The page may end within records of one value: they are read again, by id.
             let last = later.last().map(|record| RawId::field(record, field));
             if let Some(last) = last {
                 later.retain(|record| RawId::field(record, field) != last);
@@ -436,7 +437,7 @@ impl Selection<'_> {
             }
             found.extend(later);
         }
-        // Numbers of two types may be one value, and were read twice.
+        // Equal numbers of different types were read twice.
         let mut seen = HashSet::new();
         found.retain(|record| seen.insert(RawId::of(record)));
         let last = found.last().filter(|_| has_more);
@@ -445,7 +446,7 @@ impl Selection<'_> {
         Ok(Page { records, next, note: None })
     }
 
-    /// By a value that no index has in its order.
+    /// Sorts by a value without an index.
     async fn sorted(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
         let inspector = self.inspector;
         let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
@@ -461,7 +462,7 @@ impl Selection<'_> {
         let stage = |stage: Document| Writer::default().fields(&stage).finish();
         let mut pipeline = vec![
             stage(doc! { "$match": self.conditions.clone() }),
-            stage(doc! { "$limit": SORTED }),
+            stage(doc! { "$limit": MAX_SORTED_RECORDS }),
             stage(doc! { "$project": { "value": value } }),
         ];
         if let Some(place) = place {
@@ -495,31 +496,31 @@ impl Selection<'_> {
         let next = last.filter(|_| has_more).map(|last| {
             Place { value: RawId::field(last, "value"), id: RawId::of(last) }.text(sort)
         });
-        // What is gone meanwhile is left out.
+        // Records that were removed meanwhile are left out.
         let records = ids.iter().take(self.limit as usize).filter_map(|id| by_id.remove(id));
         let records = records.map(|record| Shown::read(&record)).collect();
-        let most = u64::from(SORTED) + 1;
+        let most = u64::from(MAX_SORTED_RECORDS) + 1;
         let may_be_more = inspector.total().await? >= most;
         let is_cut = may_be_more && inspector.count(&self.conditions, index, most).await? == most;
         let note = is_cut.then(|| {
             format!(
-                "there are more than {SORTED} such records, and no index has them in this order: the \
-                 first {SORTED} of the index {index} were sorted; narrow the list by key or type"
+                "there are more than {MAX_SORTED_RECORDS} such records, and no index has them in this order: the \
+                 first {MAX_SORTED_RECORDS} of the index {index} were sorted; narrow the list by key or type"
             )
         });
         Ok(Page { records, next, note })
     }
 
-    /// The index by which a list by id is short work; `None` where to walk along the ids is.
+    /// Returns the index that makes a list by id cheap; `None` if a walk along the ids is cheaper.
     async fn narrowest(&self) -> Result<Option<&'static str>, StoreError> {
         let Some((index, _)) = self.status.and_then(Chapter::index) else { return Ok(None) };
-        // This one holds the key too.
+        // This index contains the key too.
         if index == LANE_INDEX && self.has_key {
             return Ok(Some(index));
         }
         let conditions = self.status.map(Chapter::filter).unwrap_or_default();
-        let count = self.inspector.count(&conditions, index, FEW + 1).await?;
-        Ok((count <= FEW).then_some(index))
+        let count = self.inspector.count(&conditions, index, MAX_RECORDS_SORTED_BY_ID + 1).await?;
+        Ok((count <= MAX_RECORDS_SORTED_BY_ID).then_some(index))
     }
 
     async fn find(
@@ -551,7 +552,7 @@ impl Selection<'_> {
         self.inspector.collections.by_index(index, found).await
     }
 
-    /// A page of what was found, of which one more than the limit says that there is another page.
+    /// Builds a page; one record above the limit means that another page exists.
     fn page(&self, sort: Sort, mut found: Vec<RawDocumentBuf>) -> Page {
         let has_more = found.len() > self.limit as usize;
         found.truncate(self.limit as usize);
@@ -562,14 +563,14 @@ impl Selection<'_> {
 }
 
 impl Inspector {
-    /// The id with which a step along the ids ends; `None` where the rest is less than a step.
+    /// Returns the last id of a step; `None` if less than a step is left.
     pub(super) async fn step(&self, after: Option<&RawId>) -> Result<Option<RawId>, StoreError> {
         let behind = match after {
             Some(id) => compared("$gt", ID, id),
             None => RawDocumentBuf::new(),
         };
         let rest = doc! {
-            "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP - 1, "limit": 1,
+            "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP_SIZE - 1, "limit": 1,
             "hint": ID_INDEX,
         };
         let last = |find: Writer| find.document("filter", &behind).fields(&rest);
@@ -578,15 +579,12 @@ impl Inspector {
     }
 }
 
-/// No list of values: the index would have such a record in several places. It is in the list by id.
+/// Excludes arrays: the index would have such a record several times. A list by id has it.
 fn single(field: &str) -> RawDocumentBuf {
     Writer::default().fields(&doc! { field: { "$not": { "$type": "array" } } }).finish()
 }
 
-/// Equality; what is absent is null.
+/// Matches equal values; absent is null.
 fn same(field: &str, value: &RawId) -> RawDocumentBuf {
-    match value.is_null() {
-        true => compared("$lte", field, value),
-        false => compared("$eq", field, value),
-    }
+    if value.is_null() { compared("$lte", field, value) } else { compared("$eq", field, value) }
 }

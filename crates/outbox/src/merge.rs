@@ -1,28 +1,28 @@
-//! Records of one key from two reads: those without a partition, and those that name it. Pure.
+//! Merges records of one key from two reads: without a partition, and with one.
 
 use bson::Timestamp;
 
 use crate::record::Record;
 
-/// What one of the two reads showed of a key.
+/// Result of one of the two reads.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
-    /// In the order of their `seq`.
+    /// Ordered by `seq`.
     pub records: Vec<Record>,
-    /// Whether the read ended behind the last of them, with more to come perhaps.
+    /// Whether the read ended at a limit, so that more may follow.
     pub is_cut: bool,
 }
 
 impl Part {
-    /// Up to where everything of the key is known from this read; `None` where that is all of it.
+    /// Returns the `seq` up to which this read is complete; `None` if it is complete.
     fn end(&self) -> Option<Option<Timestamp>> {
         let last = self.records.last().filter(|_| self.is_cut)?;
         Some(last.seq)
     }
 }
 
-/// The leading records of a key, in the order of their `seq`, without a gap: where one of the two
-/// reads was cut, so is the other. One without a usable `seq` comes before all that have one.
+/// Merges the leading records of a key by `seq`, without a gap: the result ends where either read
+/// was cut. A record without a usable `seq` precedes all others.
 pub(crate) fn merged(one: Part, other: Part) -> Vec<Record> {
     let ends = [one.end(), other.end()];
     let is_known = |record: &Record| ends.iter().flatten().all(|end| record.seq <= *end);
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::ids::RecordId;
 
-    /// Records with these increments as `seq` and `_id`; zero has no `seq`.
+    /// Creates records with these increments as `seq` and `_id`; zero means no `seq`.
     fn part(increments: &[u32], is_cut: bool) -> Part {
         let record = |increment: &u32| {
             let seq = Timestamp { time: 0, increment: *increment };
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_both_reads_come_in_the_order_of_their_seq() {
+    fn merged_orders_records_of_both_reads_by_seq() {
         for (one, other, expected) in [
             (&[1, 4, 5][..], &[2, 3, 6][..], &[1, 2, 3, 4, 5, 6][..]),
             (&[], &[1, 2], &[1, 2]),
@@ -81,13 +81,13 @@ mod tests {
     }
 
     #[test]
-    fn where_one_read_was_cut_so_is_the_other() {
+    fn merged_ends_where_either_read_was_cut() {
         for (one, other, expected) in [
             (part(&[1, 4], true), part(&[2, 3, 5], false), &[1, 2, 3, 4][..]),
             (part(&[1, 6], false), part(&[2, 3], true), &[1, 2, 3]),
             (part(&[1, 4], true), part(&[2, 9], true), &[1, 2, 4]),
             (part(&[], true), part(&[2], false), &[2]),
-            // What is behind one without a `seq` is not known.
+            // What follows a record without a `seq` is unknown.
             (part(&[0], true), part(&[2], false), &[0]),
         ] {
             assert_eq!(ids(&merged(one, other)), expected);

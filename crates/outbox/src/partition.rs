@@ -1,11 +1,11 @@
-//! The hash that producers in every language agree on.
+//! Hash of keys to partitions, the same in every producer.
 
-/// How many partitions there are; fixed, so that a key never moves.
+/// Number of partitions; fixed, so that a key never moves.
 pub const PARTITIONS: u16 = 256;
 
-/// The partition of a key: `(murmur3_x86_32(utf8(key), seed 0) & 0x7fffffff) % 256`.
+/// Returns the partition of a key: `(murmur3_x86_32(utf8(key), seed 0) & 0x7fffffff) % 256`.
 ///
-/// Producers may write it themselves; a record without one belongs to this partition.
+/// Producers may write it; a record without a partition belongs to this one.
 pub fn of_key(key: &str) -> u8 {
     let hash = murmur3::murmur3_32(&mut key.as_bytes(), 0)
         .expect("reading from a slice in memory cannot fail");
@@ -17,7 +17,7 @@ mod tests {
     use super::of_key;
 
     #[test]
-    fn the_hash_gives_the_vectors_of_the_contract() {
+    fn hash_matches_the_published_vectors() {
         let vectors = [
             ("", 0),
             ("order-123", 189),

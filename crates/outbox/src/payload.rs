@@ -1,11 +1,10 @@
-//! A record's payload as bytes, by its BSON type (contract, section 1).
+//! Renders a record's payload as bytes, by its BSON type.
 
 use bson::raw::RawBsonRef;
 
 use crate::extjson;
 
-/// What goes on the wire, and the content type that goes with it unless the
-/// producer named one.
+/// Body of a message, and its content type unless the producer set one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// The body; `None` for null.
@@ -22,7 +21,7 @@ pub struct Payload {
 ///
 /// # Errors
 ///
-/// The words of the decoder where the bytes are no valid BSON.
+/// The decoder's message if the bytes are not valid BSON.
 pub fn render(value: RawBsonRef<'_>) -> Result<Payload, String> {
     let (bytes, content_type) = match value {
         RawBsonRef::Binary(binary) => (Some(binary.bytes.to_vec()), "application/octet-stream"),
@@ -68,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_bytes_go_as_they_are_and_null_as_nothing() {
+    fn text_and_bytes_are_unchanged_and_null_is_empty() {
         let bytes =
             Binary { subtype: bson::spec::BinarySubtype::UserDefined(0x80), bytes: b"\x01".into() };
 

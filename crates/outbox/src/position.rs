@@ -1,4 +1,4 @@
-//! Where in `lane_idx` a rotation stands.
+//! Positions of the scan in `lane_idx`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::fields::KEY;
 use crate::partition;
 use crate::record::{LaneKey, Placement, Record};
 
-/// A part of `lane_idx` within which keys are in order.
+/// A part of `lane_idx` in which keys are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Range {
     /// Records without a partition, of all keys.
@@ -19,7 +19,7 @@ pub enum Range {
 }
 
 impl Range {
-    /// Where this record lies. (One with an invalid partition lies elsewhere.)
+    /// Returns the range of this record, if its partition is valid.
     pub(crate) fn of(record: &Record) -> Self {
         match record.placement {
             Placement::Absent => Self::Unstamped,
@@ -27,14 +27,14 @@ impl Range {
         }
     }
 
-    /// Where records of this key lie: those without a partition, and those with its own.
+    /// Returns the ranges of this key: without a partition, and with its own.
     pub fn both_of(key: &str) -> [Self; 2] {
         [Self::Unstamped, Self::Partition(partition::of_key(key))]
     }
 }
 
-/// The values of `partition` that records of a key in these partitions may have. Where the key's own
-/// is among them, there are those that name none as well.
+/// Returns the values of `partition` that records of a key in these partitions may have, including
+/// absent for the key's own.
 pub fn partitions_of(partitions: &[u8], key: &str) -> Bson {
     let own = partition::of_key(key);
     let numbers = partitions.iter().map(|partition| Bson::Int32(i32::from(*partition)));
@@ -51,10 +51,10 @@ pub fn partitions_of(partitions: &[u8], key: &str) -> Bson {
 /// A key in a range.
 pub type Place = (Range, Arc<str>);
 
-/// A place in `lane_idx` between two lanes, from which the next page is read.
+/// A position in `lane_idx` between two lanes, at which the next page begins.
 ///
-/// Rotating through all ranges is the sweep: nothing is ever reachable only by a
-/// remembered `seq`, so a record whose transaction was slow is met in the next round.
+/// The scan rotates through all ranges: a record whose transaction committed late is found in the
+/// next round, since no read depends on a remembered `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     range: Range,
@@ -63,13 +63,13 @@ pub struct Position {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum After {
-    /// At the beginning of the range.
+    /// The beginning of the range.
     Nothing,
-    /// Behind all records of this key.
+    /// After all records of this key.
     Key(Arc<str>),
-    /// Before all keys that are text: behind numbers.
+    /// Before all text keys: after numbers.
     Numbers,
-    /// Among the records without order: behind this one.
+    /// Among the records without order: after this one.
     Record { key: Option<Arc<str>>, seq: Timestamp },
 }
 
@@ -79,11 +79,11 @@ pub(crate) struct Segment {
     pub(crate) partitions: Bson,
     pub(crate) key: Option<Document>,
     pub(crate) seq_after: Option<Timestamp>,
-    /// Whether only those keys are meant that sort behind all text: what no record should have.
+    /// Whether to read only keys that sort after all text, which are invalid.
     pub(crate) is_behind_text: bool,
 }
 
-/// The least `seq`, for a record that has none yet.
+/// The smallest `seq`, for a record without one.
 pub const NO_SEQ: Timestamp = Timestamp { time: 0, increment: 0 };
 
 impl Default for Position {
@@ -93,38 +93,39 @@ impl Default for Position {
 }
 
 impl Position {
-    /// The beginning of everything.
+    /// Returns the beginning of all ranges.
     pub fn start() -> Self {
         Self { range: Range::Unstamped, after: After::Nothing }
     }
 
-    /// Whether pages from here to the end have seen everything.
+    /// Returns whether pages from here to the end include everything.
     pub fn is_start(&self) -> bool {
         *self == Self::start()
     }
 
-    /// Whether a page from here shows records without a partition, and not those that name one.
+    /// Returns whether a page from here has records without a partition, and not those with one.
     pub(crate) fn is_unstamped(&self) -> bool {
         self.range == Range::Unstamped
     }
 
-    /// Where to go on behind the last record without a partition; `None` behind those that have one.
+    /// Returns the position after the last record without a partition; `None` among those that have
+    /// one.
     pub fn next_side(&self) -> Option<Self> {
         let stamped = Self { range: Range::Partition(0), after: After::Nothing };
         self.is_unstamped().then_some(stamped)
     }
 
-    /// Whether it is the first place of those records that name a partition.
+    /// Returns whether this is the first position of records with a partition.
     pub fn begins_side(&self) -> bool {
         Self::start().next_side().as_ref() == Some(self)
     }
 
-    /// Behind all records of a key.
+    /// Returns the position after all records of a key.
     pub fn behind((range, key): &Place) -> Self {
         Self { range: *range, after: After::Key(key.clone()) }
     }
 
-    /// The first place from which on pages from here show anything.
+    /// Returns the first place that a page from here can have.
     pub fn place(&self) -> Place {
         let key = match &self.after {
             After::Nothing | After::Numbers | After::Record { key: None, .. } => "".into(),
@@ -133,11 +134,11 @@ impl Position {
         (self.range, key)
     }
 
-    /// Behind the lane of `record`; behind itself if it has no order, or `within_keys`. `None` where
-    /// nothing is behind it.
+    /// Returns the position after the lane of `record`; after the record itself if it has no order,
+    /// or `within_keys`. `None` if nothing follows.
     ///
-    /// Keys that are neither text nor absent make a record malformed. Behind one of these are all of
-    /// its kind, so that however many of them wait, they hold up no others.
+    /// Keys that are neither text nor absent are malformed. The position skips all of their type,
+    /// so that they do not delay other records.
     pub(crate) fn after(record: &Record, within_keys: bool) -> Option<Self> {
         let range = Range::of(record);
         let seq = record.seq.unwrap_or(NO_SEQ);
@@ -157,8 +158,8 @@ impl Position {
         Some(Self { range, after })
     }
 
-    /// The reads that lead from here to `until`, that key included, or to the end: among those
-    /// without a partition, or through those in `owned`.
+    /// Returns the reads from here to `until` (inclusive) or to the end: of records without a
+    /// partition, or of those in `owned`.
     pub(crate) fn segments(&self, owned: &[u8], until: Option<&Place>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let segment = |partitions: &Bson, key: Option<Document>| {
@@ -170,7 +171,7 @@ impl Position {
             Range::Partition(partition) => Bson::Int32(partition.into()),
         };
         let ends_here = until.filter(|(range, _)| *range == self.range).map(|(_, key)| &**key);
-        // The whole of it is read with the later ones.
+        // The complete range is read with the later ones.
         let is_whole = self.after == After::Nothing && ends_here.is_none();
         let is_ours = match self.range {
             Range::Unstamped => true,
@@ -221,7 +222,7 @@ impl Position {
     }
 }
 
-/// What sorts behind what has no key, or the text that sorts behind a key; up to another key.
+/// Matches what follows records without a key, or text after a key, up to another key.
 fn beyond(key: Option<&str>, until: Option<&str>) -> Document {
     if let Some(key) = key {
         return text_from("$gt", key, until);
@@ -239,12 +240,12 @@ fn text_from(operator: &str, key: &str, until: Option<&str>) -> Document {
     text
 }
 
-/// Everything but the text that sorts behind a key.
+/// Matches all keys except text after this key.
 fn up_to(key: &str) -> Document {
     doc! { "$not": { "$gt": key } }
 }
 
-/// What the key of a record is, in the order in which an index has them.
+/// Type of a record's key, in the order of an index.
 pub(crate) enum KeyKind<'a> {
     Absent,
     Number,
@@ -255,7 +256,7 @@ pub(crate) enum KeyKind<'a> {
 impl<'a> KeyKind<'a> {
     pub(crate) fn of(record: &'a Record) -> Self {
         match record.raw.get(KEY).ok().flatten() {
-            // (What sorts before it is read again: nobody has that.)
+            // Types that sort before null do not occur; they would be read again.
             None | Some(RawBsonRef::Null | RawBsonRef::Undefined | RawBsonRef::MinKey) => {
                 Self::Absent
             }
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn records_without_a_partition_are_one_range_and_then_come_the_owned_partitions() {
+    fn segments_begin_without_partition_and_then_the_owned() {
         let start = Position::start();
 
         assert_eq!(reads(&start, &[3, 7], None), [(Bson::Null, None)]);
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_begins_behind_a_key_goes_on_through_the_later_partitions() {
+    fn segments_after_a_key_include_later_partitions() {
         let from = Position::behind(&place(3, "k"));
 
         let behind = doc! { "$gt": "k" };
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_ends_with_the_key_that_it_is_bounded_by() {
+    fn segments_end_with_the_bounding_key() {
         let from = Position::behind(&place(3, "k"));
         let behind = doc! { "$gt": "k" };
         let mut between = behind.clone();

@@ -1,5 +1,4 @@
-//! Removing what is over: delivered records before their retention ends, dead ones that nobody
-//! will ask for.
+//! Removes old records: done ones before their retention ends, and dead ones.
 
 use std::time::Duration;
 
@@ -14,31 +13,32 @@ use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::undecoded::{RawId, Writer};
 
 /// Records that one command removes.
-const BATCH: usize = 2_000;
+const BATCH_SIZE: usize = 2_000;
 
-/// What can be pruned.
+/// Statuses of records that can be pruned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// Delivered.
+    /// Done.
     Done,
-    /// Given up.
+    /// Dead.
     Dead,
 }
 
-/// What a prune came to.
+/// Result of a prune.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Records removed.
     pub removed: u64,
-    /// Dead records as old that hold their key: they stay, to be requeued or discarded by name.
+    /// Old dead records that block their key. They stay, to be requeued or discarded by id.
     pub blocking: u64,
 }
 
-/// Removes what has been over for longer than `age`, by the server's clock, oldest first.
+/// Removes records that have been done or dead for longer than `age`, by the server's clock, oldest
+/// first.
 ///
 /// # Errors
 ///
-/// Those of the store; what was removed until then stays so, and to repeat it is safe.
+/// Those of the store; what was removed stays removed, and a retry is safe.
 pub async fn prune(
     collections: &Collections,
     over: Over,
@@ -55,12 +55,12 @@ pub async fn prune(
     let mut removable = old.clone();
     removable.insert(BLOCKS, doc! { "$ne": true });
     let records = collections.records();
-    // One cursor to the end: to begin anew for each batch would be to pass over all that is gone.
+    // One cursor for all batches: a new cursor would scan all index entries that were removed.
     let find = records
         .find(removable.clone())
         .projection(doc! { ID: 1 })
         .sort(doc! { date: 1 })
-        .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
+        .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
         .hint(Hint::Name(index.to_owned()));
     let found = within("choose records", limits::SURVEY, find.into_future());
     let mut cursor = collections.by_index(index, found).await?;
@@ -68,7 +68,7 @@ pub async fn prune(
     let mut more = true;
     while more {
         let mut ids = Vec::new();
-        while more && ids.len() < BATCH {
+        while more && ids.len() < BATCH_SIZE {
             more = within("choose records", limits::SURVEY, cursor.advance()).await?;
             if more {
                 ids.push(RawId::of(cursor.current()));
@@ -76,7 +76,7 @@ pub async fn prune(
         }
         let among = Writer::default().list("$in", &ids).finish();
         let q = Writer::default().document(ID, &among).fields(&removable).finish();
-        // By their ids: the index of the date is full of what is gone.
+        // By ids: the index of the date is full of removed entries.
         let by_id = doc! { "limit": 0, "hint": { ID: 1 } };
         let statement = Writer::default().document("q", &q).fields(&by_id).finish();
         let command = Writer::default()

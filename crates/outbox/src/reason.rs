@@ -1,43 +1,43 @@
-//! Why a record is dead, in words that tools can group.
+//! Reasons why a record is dead, each with a fixed word to group by.
 
 use std::fmt;
 
 use crate::content::Malformed;
 
-/// The longest text that a record keeps of an error or a reason, in characters.
-const LONGEST: usize = 1000;
+/// Maximum length of a stored error or reason, in characters.
+const MAX_CHARS: usize = 1000;
 
-/// Why a record will not be delivered. `Display` is `deadReason`: it begins with a fixed
-/// word and quotes neither payload nor secret.
+/// Reason why a record is marked dead. `Display` is `deadReason`: it begins with a fixed word and
+/// quotes neither payload nor secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeadReason {
-    /// A producer's field is of the wrong type or missing.
+    /// A field of the producer has the wrong type or is missing.
     Malformed(Malformed),
     /// No route matches and there is no default sink.
     Unroutable(String),
-    /// A template names something that the record does not have.
+    /// A template refers to a value that the record does not have.
     Template(String),
     /// Over a limit of MongoDB, of the sink or of its protocol.
     TooLarge(String),
-    /// The protocol or the configuration forbids it, or the broker named it as the
-    /// cause of a closed connection.
+    /// Forbidden by the protocol or the configuration, or reported by the broker as the cause of a
+    /// closed connection.
     Refused(String),
-    /// The last of the permitted deliveries failed.
+    /// The last permitted attempt failed.
     AttemptsExhausted {
-        /// Deliveries charged.
+        /// Attempts counted.
         attempts: u32,
-        /// How the last one failed.
+        /// Error of the last attempt.
         error: String,
     },
-    /// Its lease ran out again and again: it crashes or hangs those who deliver it.
+    /// Its lease expired repeatedly: it crashes or hangs the instances that deliver it.
     LeaseExpired {
-        /// Deliveries charged.
+        /// Attempts counted.
         attempts: u32,
     },
 }
 
 impl DeadReason {
-    /// The fixed word before the colon.
+    /// Returns the fixed word before the colon.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
@@ -50,7 +50,7 @@ impl DeadReason {
         }
     }
 
-    /// The failure of the last delivery, where there was one.
+    /// Returns the error of the last attempt, if any.
     pub(crate) fn last_error(&self) -> Option<&str> {
         match self {
             Self::AttemptsExhausted { error, .. } => Some(error),
@@ -80,9 +80,9 @@ impl fmt::Display for DeadReason {
     }
 }
 
-/// The text cut to what a record keeps.
+/// Shortens a text to the maximum that a record stores.
 pub fn shortened(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
+    match text.char_indices().nth(MAX_CHARS) {
         None => text.to_owned(),
         Some((end, _)) => text[..end].to_owned(),
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_begins_with_its_word() {
+    fn reason_begins_with_its_word() {
         let exhausted =
             DeadReason::AttemptsExhausted { attempts: 10, error: "nack".into() }.to_string();
         let expired = DeadReason::LeaseExpired { attempts: 3 }.to_string();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_at_a_character() {
+    fn text_is_cut_at_a_character_boundary() {
         let long = "ß".repeat(2000);
 
         assert_eq!(shortened(&long).chars().count(), 1000);

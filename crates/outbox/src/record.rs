@@ -1,4 +1,4 @@
-//! One outbox record as it was read: what the relay must know before it delivers.
+//! A record as the relay reads it: the fields that decide about its delivery.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::ids::{InstanceId, RecordId};
 use crate::partition;
 use crate::undecoded::{self, RawId, VALUE};
 
-/// What orders a record: its key, or nothing.
+/// Orders records: by key, or not at all.
 ///
-/// Records of the same lane are delivered one after the other.
+/// Records of a lane are delivered one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LaneKey {
     /// The record's `key`.
     Keyed(Arc<str>),
-    /// The record has no key (or one of the wrong type, or ordering is off): a lane
-    /// of its own, named by its `_id`.
+    /// The record has no key (or an invalid one, or ordering is off): a lane of its own, named by
+    /// its `_id`.
     Single(Arc<str>),
 }
 
 impl LaneKey {
-    /// The key, or the `_id` of a record without one, as text for logs.
+    /// Returns the key, or the `_id` of a record without one, as text for logs.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Keyed(key) | Self::Single(key) => key,
@@ -32,74 +32,74 @@ impl LaneKey {
     }
 }
 
-/// Crashes from which on a record goes alone.
+/// Number of crashes from which a record is quarantined.
 pub const SUSPECT_CRASHES: u32 = 2;
 
-/// What a record's own `partition` says.
+/// What the `partition` field of a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// An integral number from 0 to 255, which is believed.
+    /// A valid partition: an integral number from 0 to 255.
     Stamped,
-    /// Nothing: its partition is the hash of its key.
+    /// Absent: the partition is the hash of the key.
     Absent,
-    /// Anything else: its partition is the hash of its key, where it does not lie in the index. The
+    /// Invalid: the partition is the hash of the key, but the index has the record elsewhere. The
     /// relay must correct it.
     Invalid,
 }
 
-/// A pending record as a snapshot showed it.
+/// A pending record from a snapshot.
 ///
-/// Decoding never fails: a field of the relay's that has the wrong type is absent,
-/// one of the producer's is judged when the message is made
-/// ([`content`](Self::content)), and a document whose bytes are broken
-/// keeps what could be read before the breach.
+/// Decoding never fails. A relay field of the wrong type is absent, a producer field is validated
+/// when the message is built ([`content`](Self::content)), and a document with broken bytes keeps
+/// what precedes them.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// `_id`.
     pub id: RecordId,
-    /// Why it can be neither leased nor corrected, if it cannot.
+    /// Why it can be neither leased nor corrected, if so.
     pub unfit: Option<Unfit>,
-    /// What it is ordered by.
+    /// Its lane.
     pub lane: LaneKey,
-    /// The partition that it belongs to: its own where that is valid, else the hash of its key.
+    /// Its partition: the `partition` field if valid, else the hash of the key.
     pub partition: u8,
-    /// What its own one says.
+    /// What its `partition` field says.
     pub placement: Placement,
     /// A valid `seq`; `None` where it is absent, zero or of another type.
     pub seq: Option<Timestamp>,
     /// When the lease on it ends or ended, by the server's clock.
     pub lease_until: Option<DateTime>,
-    /// The owner id of the instance that took this lease; `None` where it cannot be read.
+    /// The owner id of the lease; `None` if it cannot be read.
     pub lease_owner: Option<InstanceId>,
-    /// Leases before this one that ended without an outcome.
+    /// Earlier leases that ended without an outcome.
     pub lease_crashes: u32,
     /// Not to be delivered before this, by the server's clock.
     pub visible_at: Option<DateTime>,
-    /// Deliveries charged before this one.
+    /// Attempts counted so far.
     pub attempt: u32,
-    /// Whether it has any field by which a lease is judged: as a rule it was leased before, or its
+    /// Whether it has any field that a lease depends on: usually it was leased before, or its
     /// producer wrote `visibleAt`.
     pub is_touched: bool,
-    /// The document itself, for the message.
+    /// The document, for the message.
     pub raw: RawDocumentBuf,
 }
 
 impl Record {
-    /// Reads the fields that decide whether and when a record goes.
+    /// Reads the fields that decide about the delivery.
     pub fn read(raw: &RawDocument) -> Self {
         let mut fields_read = Fields::default();
         for element in raw.iter_elements() {
-            // A name that is not UTF-8, which ends the driver's own walk.
+            // A field name that is not UTF-8 ends the driver's iteration.
             let Ok(element) = element else { return Self::read_by_bytes(raw) };
             let name = element.key().as_str();
-            // A value that can't be decoded (text that is no UTF-8) is the message's affair.
+            // A value that cannot be decoded (such as invalid UTF-8) is reported when the message
+            // is built.
             fields_read.meet(name, element.value().ok());
         }
         fields_read.into_record(raw.to_owned())
     }
 
-    /// The same field by field, past those whose names are not UTF-8. The message will say what is
-    /// wrong.
+    /// Reads field by field and skips names that are not UTF-8. Building the message reports the
+    /// error.
     fn read_by_bytes(raw: &RawDocument) -> Self {
         let mut fields_read = Fields::default();
         for element in undecoded::elements(raw.as_bytes()) {
@@ -110,7 +110,7 @@ impl Record {
         fields_read.into_record(raw.to_owned())
     }
 
-    /// The text by which commands know it, also where its `_id` can't be decoded.
+    /// Returns the text that names the record in commands, even if its `_id` cannot be decoded.
     pub fn shown_id(&self) -> String {
         if self.unfit == Some(Unfit::Nameless) {
             RawId::of(&self.raw).text()
@@ -119,44 +119,44 @@ impl Record {
         }
     }
 
-    /// The partition that its key hashes to; where it has none, its `_id`.
+    /// Returns the hash of the key; without a key, of the `_id`.
     pub fn hashed_partition(&self) -> u8 {
         hashed(&self.lane, &self.id)
     }
 
-    /// Whether a lease is on it that has not expired.
+    /// Returns whether an unexpired lease holds the record.
     pub fn is_leased(&self, now: DateTime) -> bool {
         self.lease_until.is_some_and(|until| until > now)
     }
 
-    /// Leases that ended without an outcome, by a crash or a hang. One that is on it now counts: it is
-    /// asked of records that no instance holds.
+    /// Returns the number of leases that ended without an outcome, by a crash or a hang. A current
+    /// lease counts: no instance delivers the record when this is called.
     pub fn crashes(&self) -> u32 {
         self.lease_crashes.saturating_add(u32::from(self.lease_until.is_some()))
     }
 
-    /// Whether it goes alone since it may crash the process: after its second crash. In the first
-    /// one it has many innocent records in its company.
+    /// Returns whether the record is quarantined, that is, after its second crash. The first crash
+    /// has too many other records in flight to blame one.
     pub fn is_suspect(&self) -> bool {
         self.crashes() >= SUSPECT_CRASHES
     }
 
-    /// Whether it was alone in the lease that is on it: it was a suspect when that was taken.
+    /// Returns whether the current lease was acquired in quarantine.
     pub fn was_alone(&self) -> bool {
         self.lease_until.is_some() && self.lease_crashes >= SUSPECT_CRASHES
     }
 
-    /// Counted deliveries that had an outcome, which was a failure.
+    /// Returns the number of counted attempts that failed.
     pub fn failures(&self) -> u32 {
         self.attempt.saturating_sub(self.crashes())
     }
 
-    /// Size of the stored document in bytes.
+    /// Returns the size of the stored document in bytes.
     pub fn size(&self) -> usize {
         self.raw.as_bytes().len()
     }
 
-    /// The same record in a lane of its own, where ordering is off.
+    /// Moves the record to a lane of its own, for when ordering is off.
     pub fn without_order(mut self) -> Self {
         self.lane = LaneKey::Single(self.id.to_string().into());
         self
@@ -170,25 +170,25 @@ fn hashed(lane: &LaneKey, id: &RecordId) -> u8 {
     }
 }
 
-/// Why a record can be neither leased nor corrected: it is made dead where it is.
+/// Reason why a record can be neither leased nor corrected. The relay marks it dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Its `_id` can't be decoded (text that is no UTF-8), so that no command of the driver can name
-    /// it; its `id` is null.
+    /// Its `_id` cannot be decoded (such as invalid UTF-8), so no driver command can name it; its
+    /// `id` is null.
     Nameless,
-    /// It has this field twice. MongoDB goes by the first one, and as of 6.0.5 the server aborts where
-    /// an update by a pipeline, as a lease is, changes such a field.
+    /// It has this field twice. MongoDB uses the first one, and the server (6.0.5) aborts if an
+    /// update with a pipeline, such as a lease, changes it.
     Twice(&'static str),
 }
 
 #[derive(Default)]
 struct Fields {
-    /// Which of [`fields::ALL`] were met.
+    /// The fields of [`fields::ALL`] that were read.
     met: u32,
     twice: Option<&'static str>,
     id: Option<Bson>,
     key: Option<Arc<str>>,
-    /// `None` inside where it is there and invalid.
+    /// The inner `None` is an invalid value.
     partition: Option<Option<u8>>,
     seq: Option<Timestamp>,
     has_lease_id: bool,
@@ -201,7 +201,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Notes a field, if it is the first of its name: its value too, where that can be decoded.
+    /// Records a field if it is the first of its name, and its value if that can be decoded.
     fn meet(&mut self, name: &str, value: Option<RawBsonRef<'_>>) {
         if self.is_first(name)
             && let Some(value) = value
@@ -210,7 +210,7 @@ impl Fields {
         }
     }
 
-    /// Notes that a field of this name was met; false for one of ours that was met before.
+    /// Records the name of a field; returns false for a known field that is a duplicate.
     fn is_first(&mut self, name: &str) -> bool {
         let Some(place) = fields::ALL.iter().position(|known| *known == name) else { return true };
         let is_first = self.met & (1 << place) == 0;
@@ -285,19 +285,19 @@ impl Fields {
     }
 }
 
-/// The value as a count; 0 where it is none.
+/// Returns the value as a count; 0 if it is not one.
 fn count(value: RawBsonRef<'_>) -> u32 {
     let limit = i64::from(fields::ATTEMPT_LIMIT);
     let count = integral(value).map_or(0, |number| number.clamp(0, limit));
     u32::try_from(count).unwrap_or(0)
 }
 
-/// The value as an integer, whatever numeric type holds it; `None` for a fraction.
+/// Returns the value of any numeric type as an integer; `None` for a fraction.
 fn integral(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(number.into()),
         RawBsonRef::Int64(number) => Some(number),
-        // Every f64 of this size that equals its truncation is exact as an i64.
+        // An f64 in this range that equals its truncation converts exactly.
         RawBsonRef::Double(number) if number.trunc() == number && number.abs() < 9e15 => {
             Some(number as i64)
         }
@@ -306,7 +306,7 @@ fn integral(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// The same for the text of a decimal, such as `189`, `189.0` or `1.89E+2`.
+/// Parses the text of a decimal, such as `189`, `189.0` or `1.89E+2`.
 fn integral_decimal(text: &str) -> Option<i64> {
     let (mantissa, exponent) = text.split_once('E').unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_a_key_has_a_lane_of_its_own() {
+    fn record_without_a_key_has_its_own_lane() {
         let absent = read(doc! { "_id": 7, "type": "T" });
         let null = read(doc! { "_id": 7, "key": null });
         let empty = read(doc! { "_id": 7, "key": "" });
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn any_integral_number_from_0_to_255_is_believed_as_a_partition() {
+    fn partition_is_any_integral_number_from_0_to_255() {
         for (value, expected) in [
             (Bson::Int32(7), Some(7)),
             (Bson::Int64(255), Some(255)),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_a_partition_belongs_to_that_of_its_key_or_else_of_its_id() {
+    fn partition_is_hash_of_key_or_id_when_absent() {
         for (partition, key, expected) in [
             (doc! {}, Bson::String("order-123".into()), 189),
             (doc! { "partition": Bson::Null }, "order-123".into(), 189),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_touched_that_has_any_field_by_which_a_lease_is_judged() {
+    fn record_is_touched_when_it_has_any_lease_field() {
         assert!(
             !read(doc! { "_id": 1, "key": "k", "status": "pending", "leaseOwner": 1 }).is_touched
         );
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_is_no_count_is_zero_and_none_is_above_a_million() {
+    fn attempt_is_zero_when_invalid_and_at_most_a_million() {
         for (value, expected) in [
             (Bson::Int32(3), 3),
             (Bson::Double(4.0), 4),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_field_that_is_there_twice_the_first_counts_and_the_record_is_unfit() {
+    fn duplicate_field_makes_record_unfit_and_first_counts() {
         for name in fields::ALL {
             let mut raw = rawdoc! { "_id": 1, "x": 1, "x": 2 };
             for value in [3, 4] {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_end_without_a_lease_id_is_no_lease() {
+    fn lease_end_without_lease_id_is_ignored() {
         let now = DateTime::from_millis(1_000);
         let later = DateTime::from_millis(2_000);
 
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_suspect_after_its_second_crash_and_was_alone_after_the_third() {
+    fn record_is_quarantined_after_its_second_crash() {
         let lease = doc! { "_id": 1, "leaseId": bson::Uuid::new(), "leaseUntil": DateTime::MIN };
         for (crashes, is_suspect, was_alone) in
             [(0_u32, false, false), (1, true, false), (2, true, true), (9, true, true)]
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_utf8_hides_no_other_field() {
+    fn invalid_utf8_does_not_hide_other_fields() {
         let mut bytes = rawdoc! { "_id": "a", "type": "T", "partition": 4 }.into_bytes();
         let at = bytes.iter().position(|byte| *byte == b'T').unwrap();
         bytes[at] = 0xff;

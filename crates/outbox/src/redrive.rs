@@ -1,10 +1,9 @@
-//! What a person does about records that were given up or are not to be delivered: requeue,
-//! discard (contract, section 4.5).
+//! Requeues and discards records, by order of an operator.
 //!
-//! Each is one conditional write that a majority acknowledges (guard 4): whoever reads a key
-//! afterwards sees it in its place or not at all. A requeued record keeps its `seq`, so it goes
-//! before whatever of its key is not delivered yet. If its death was skipped, later ones may have
-//! gone already; if it blocked, none has.
+//! Each change is one conditional write that a majority acknowledges: later reads see the record in
+//! its place or not at all. A requeued record keeps its `seq`, so it precedes all undelivered
+//! records of its key. If its death was skipped, later records may have been delivered; if it
+//! blocked the key, none was.
 
 use std::collections::HashMap;
 
@@ -29,31 +28,31 @@ use crate::repair::SCHEDULED_INDEX;
 use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{RawId, Writer};
 
-/// Characters of an invalid status that are shown.
-const LONGEST_STATUS: usize = 80;
+/// Maximum length of an invalid status in a message, in characters.
+const MAX_STATUS_CHARS: usize = 80;
 
 /// Records that one command changes.
-const BATCH: usize = 1_000;
+const BATCH_SIZE: usize = 1_000;
 
-/// What is to be done.
+/// The change to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redrive {
     /// Dead records become pending again.
     Requeue,
     /// The same, and delivered ones too: their consumers see them twice.
     Redeliver,
-    /// Dead, scheduled, pending and invalid records are removed, unless somebody holds them.
+    /// Dead, scheduled, pending and invalid records are removed, unless they are leased.
     Discard,
 }
 
-/// Whether a statement that fails keeps those behind it from being tried.
+/// Whether a failed statement stops the statements after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Strict,
     Any,
 }
 
-/// Which records a redrive of many is for.
+/// Selects the records of a redrive of many.
 #[derive(Clone, Debug, Default)]
 pub struct Chosen {
     /// Of this status; dead where none is given.
@@ -62,38 +61,38 @@ pub struct Chosen {
     pub key: Option<String>,
     /// Of this type.
     pub kind: Option<String>,
-    /// Whose `deadReason` begins so.
+    /// With this word at the start of `deadReason`.
     pub reason: Option<String>,
 }
 
-/// What can be discarded.
+/// Statuses of records that can be discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removable {
-    /// Given up.
+    /// Dead.
     Dead,
-    /// Not due yet.
+    /// Scheduled.
     Scheduled,
-    /// To be delivered, and in nobody's hands.
+    /// Pending, and not leased.
     Pending,
 }
 
-/// What a redrive of many came to.
+/// Result of a redrive of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Redriven {
-    /// Records that were chosen.
+    /// Records selected.
     pub matched: u64,
-    /// Those that were changed: fewer where a peer was quicker, or where one can't be changed.
+    /// Records changed: fewer if another instance was first, or if a record cannot be changed.
     pub changed: u64,
-    /// Those that are so near to 16 MiB that nothing fits in.
+    /// Records too close to 16 MiB to be changed.
     pub too_large: u64,
-    /// Those that MongoDB refuses to change.
+    /// Records that MongoDB rejects.
     pub refused: u64,
-    /// With this code, the latest of them.
+    /// The code of the latest rejection.
     pub code: Option<i32>,
 }
 
 impl Redriven {
-    /// What was left as it is and why, with the remedy; `None` where nothing was.
+    /// Describes what was not changed and why, with the remedy; `None` if all was changed.
     pub fn left(&self) -> Option<String> {
         let too_large = (self.too_large > 0).then(|| {
             let count = self.too_large;
@@ -113,35 +112,35 @@ impl Redriven {
     }
 
     fn note_failed(&mut self, code: i32) {
-        match TOO_LARGE.contains(&code) {
-            true => self.too_large += 1,
-            false => (self.refused, self.code) = (self.refused + 1, Some(code)),
+        if TOO_LARGE.contains(&code) {
+            self.too_large += 1
+        } else {
+            (self.refused, self.code) = (self.refused + 1, Some(code))
         }
     }
 }
 
-/// Why one record was left as it is.
+/// Reason why a record was not changed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// There is no record with this id.
+    /// No record has this id.
     Missing,
-    /// Somebody delivers it at this moment.
+    /// An instance is delivering the record.
     Leased {
-        /// When its lease ends, unless it is renewed.
+        /// When the lease ends, unless it is renewed.
         until: Option<DateTime>,
     },
-    /// It is of a status for which this is not done: a known one, or in words what it has in place
-    /// of one.
+    /// The change does not apply to its status: a known one, or a description of an invalid one.
     Status(String),
-    /// It is so near to 16 MiB that nothing can be added.
+    /// The document is too close to 16 MiB to be changed.
     TooLarge,
-    /// The server refuses the change, with this code: by a validator that is not ours.
+    /// The server rejects the change with this code, because of a foreign validator.
     Server(i32),
 }
 
 impl Refusal {
-    /// Why the record was left as it is, and the remedy. `redeliver` is the option that sends delivered
-    /// records again.
+    /// Explains why the record was not changed, with the remedy. `redeliver` is the option that
+    /// permits redelivery.
     pub fn explain(&self, redrive: Redrive, redeliver: &str) -> String {
         let permitted = match redrive {
             Redrive::Requeue => "dead records are requeued",
@@ -177,23 +176,23 @@ pub struct Redriver {
 }
 
 impl Redriver {
-    /// A redriver of these collections.
+    /// Creates a redriver of these collections.
     pub fn new(collections: Collections) -> Self {
         Self { collections }
     }
 
-    /// Does it to the record with the first of these ids that there is.
+    /// Changes the record with the first of these ids that exists.
     ///
     /// # Errors
     ///
-    /// Those of the store: whether it was done is unknown, and to repeat it is safe.
+    /// Those of the store: the outcome is unknown, and a retry is safe.
     pub async fn one(
         &self,
         redrive: Redrive,
         ids: &[RawId],
     ) -> Result<Result<(), Refusal>, StoreError> {
         let inspector = Inspector::new(self.collections.clone());
-        // Twice at most: it may become of another status between the look and the write.
+        // At most twice: its status may change between the read and the write.
         for _ in 0..2 {
             let Some(record) = inspector.show(ids).await? else {
                 return Ok(Err(Refusal::Missing));
@@ -202,9 +201,10 @@ impl Redriver {
             match (written.matched, written.failed.first()) {
                 (1.., _) => return Ok(Ok(())),
                 (0, Some((_, code))) => {
-                    return Ok(Err(match TOO_LARGE.contains(code) {
-                        true => Refusal::TooLarge,
-                        false => Refusal::Server(*code),
+                    return Ok(Err(if TOO_LARGE.contains(code) {
+                        Refusal::TooLarge
+                    } else {
+                        Refusal::Server(*code)
                     }));
                 }
                 _ => {}
@@ -217,7 +217,7 @@ impl Redriver {
         Ok(Err(Refusal::Leased { until: None }))
     }
 
-    /// What [`one`](Self::one) would answer now; nothing is changed.
+    /// Returns the result that [`one`](Self::one) would have now; changes nothing.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Redriver {
         })
     }
 
-    /// How many records a redrive of many would change now.
+    /// Returns how many records a redrive of many would change now.
     ///
     /// # Errors
     ///
@@ -251,12 +251,12 @@ impl Redriver {
         self.collections.by_index(chosen.index(), counted).await
     }
 
-    /// Does it to all that are chosen now, in the order of their `seq`. What becomes one of them
-    /// meanwhile (a requeued record that dies again) is left alone.
+    /// Changes all records that match now, in the order of `seq`. Records that match only later
+    /// (such as a requeued record that dies again) are not changed.
     ///
     /// # Errors
     ///
-    /// Those of the store; what was done until then stays done, and to repeat it is safe.
+    /// Those of the store; what was changed stays changed, and a retry is safe.
     pub async fn all(&self, redrive: Redrive, chosen: &Chosen) -> Result<Redriven, StoreError> {
         let records = self.collections.records();
         let mut filter = chosen.filter();
@@ -270,14 +270,14 @@ impl Redriver {
             .projection(doc! { ID: 1, KEY: 1 })
             .sort(doc! { SEQ: 1 })
             .allow_disk_use(true)
-            .batch_size(u32::try_from(BATCH).unwrap_or(u32::MAX))
+            .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
         let found = within("choose records", limits::SURVEY, find.into_future());
         let mut cursor = self.collections.by_index(chosen.index(), found).await?;
         let mut redriven = Redriven::default();
         loop {
             let mut rounds = Rounds::default();
-            while rounds.count < BATCH
+            while rounds.count < BATCH_SIZE
                 && within("choose records", limits::SURVEY, cursor.advance()).await?
             {
                 rounds.add(cursor.current());
@@ -290,7 +290,7 @@ impl Redriver {
         }
     }
 
-    /// Writes a batch. A record that is refused keeps no other from being changed.
+    /// Writes a batch. A rejected record does not stop the others.
     async fn write_all(
         &self,
         redrive: Redrive,
@@ -302,7 +302,7 @@ impl Redriver {
             redriven.changed += written.matched;
             let Some((stopped, _)) = written.failed.first() else { return Ok(()) };
             let (tried, rest) = rounds.split_at((*stopped + 1).min(rounds.len()));
-            // The server stops in the middle of a statement, and does not say how far it came.
+            // The server stops within a statement and does not report where.
             let each: Vec<Vec<RawId>> =
                 tried.last().into_iter().flatten().map(|id| vec![id.clone()]).collect();
             let written = self.write(redrive, &each, Order::Any).await?;
@@ -313,7 +313,7 @@ impl Redriver {
         Ok(())
     }
 
-    /// One statement for each list of ids, one after the other.
+    /// Sends one statement per list of ids, in order.
     async fn write(
         &self,
         redrive: Redrive,
@@ -350,7 +350,7 @@ impl Redriver {
 }
 
 impl Redrive {
-    /// The records that it may be done to.
+    /// Matches records that can be changed.
     fn filter(self) -> Document {
         match self {
             Self::Requeue => doc! { STATUS: exactly(DEAD) },
@@ -398,7 +398,7 @@ impl Chosen {
     }
 }
 
-/// Why this record was not changed; `None` where it looks as if it could have been.
+/// Returns why this record was not changed; `None` if nothing prevents it.
 fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
     let status = match record.get(STATUS) {
         Some(Bson::String(status)) => status.as_str(),
@@ -415,15 +415,15 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
         (Redrive::Discard, status) if status != DONE => None,
         (_, PENDING | SCHEDULED | DONE | DEAD) => Some(Refusal::Status(status.to_owned())),
         _ => {
-            let status = bounded(status, LONGEST_STATUS);
+            let status = bounded(status, MAX_STATUS_CHARS);
             Some(Refusal::Status(format!("of the invalid status {status:?}")))
         }
     }
 }
 
-/// A batch as statements that follow one another: the first record of each key, then the second
-/// of each, and so on. Within a statement the server goes by `_id`, and a relay that reads
-/// meanwhile must not see a record of a key without those before it.
+/// Splits a batch into statements: the first record of each key, then the second of each, and so
+/// on. A statement proceeds by `_id`, and a concurrent relay must not see a record of a key without
+/// its predecessors.
 #[derive(Default)]
 struct Rounds {
     ids: Vec<Vec<RawId>>,
@@ -434,13 +434,12 @@ struct Rounds {
 impl Rounds {
     fn add(&mut self, record: &RawDocument) {
         let key = RawId::field(record, KEY);
-        let round = match key.is_null() {
-            true => 0,
-            false => {
-                let next = self.seen.entry(key).or_default();
-                *next += 1;
-                *next - 1
-            }
+        let round = if key.is_null() {
+            0
+        } else {
+            let next = self.seen.entry(key).or_default();
+            *next += 1;
+            *next - 1
         };
         if self.ids.len() <= round {
             self.ids.push(Vec::new());
@@ -457,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_a_key_are_in_statements_that_follow_one_another() {
+    fn rounds_put_records_of_a_key_in_successive_statements() {
         let mut rounds = Rounds::default();
         for (id, key) in [(1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "b")] {
             rounds.add(&rawdoc! { "_id": id, "key": key });

@@ -1,5 +1,5 @@
-//! What the relay corrects on a record before its first delivery: an invalid partition, a missing
-//! `seq`; and the place in line of what was scheduled.
+//! Repairs records before their first delivery (invalid partition, missing `seq`), promotes
+//! scheduled records, and marks records dead that cannot be leased.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -31,20 +31,20 @@ pub const SCHEDULED_INDEX: &str = "scheduled_idx";
 /// How many records of each kind were repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairCounts {
-    /// Records that were given a partition.
+    /// Records that got a partition.
     pub partition: u64,
-    /// Records that were given a `seq`.
+    /// Records that got a `seq`.
     pub seq: u64,
 }
 
 impl RepairCounts {
-    /// Whether anything was repaired.
+    /// Returns whether any record was repaired.
     pub fn any(&self) -> bool {
         self.partition > 0 || self.seq > 0
     }
 }
 
-/// What one repair achieved.
+/// Result of a repair.
 #[derive(Debug, Default)]
 pub struct Repaired<'a> {
     /// How many were repaired.
@@ -55,45 +55,45 @@ pub struct Repaired<'a> {
     pub refused: Vec<(&'a Record, i32)>,
 }
 
-/// What one look at the scheduled records found.
+/// Result of one promotion of scheduled records.
 #[derive(Clone, Debug, Default)]
 pub struct Promoted {
     /// Records made pending.
     pub count: u64,
-    /// Whether more are due than one batch holds.
+    /// Whether more records are due than fit in one batch.
     pub more: bool,
-    /// When the next one is due, by the server's clock; it may have been made pending meanwhile.
+    /// When the next record is due, by the server's clock. It may have been promoted meanwhile.
     pub next: Option<DateTime>,
-    /// Those that the server refuses to change, with its code.
+    /// Records that the server rejects, with its code.
     pub failed: Vec<(RawId, i32)>,
 }
 
-/// Repairs and promotions. Every write is acknowledged by a majority before a take can
-/// rely on it (guard 4), and conditional on what was read, so that peers may do the same.
+/// Repairs and promotes records. Every write is acknowledged by a majority before a lease relies on
+/// it, and conditional on what was read, so that several instances can repair at once.
 #[derive(Clone, Debug)]
 pub struct Repairs {
     collections: Collections,
 }
 
 impl Repairs {
-    /// Repairs in `collections`.
+    /// Creates the repairs of `collections`.
     pub fn new(collections: Collections) -> Self {
         Self { collections }
     }
 
-    /// Gives each of `records` what it lacks: a valid partition, that of its key; a `seq` of now.
+    /// Sets a valid partition (the hash of the key) and a `seq` (now) on each record without one.
     ///
-    /// One that the server refuses fails no other.
+    /// A rejected record does not fail the others.
     ///
     /// # Errors
     ///
-    /// Those of the store; what was not repaired is met again.
+    /// Those of the store; a later scan finds what was not repaired.
     pub async fn repair<'a>(&self, records: &[&'a Record]) -> Result<Repaired<'a>, StoreError> {
         let mut repaired = Repaired::default();
         let (no_seq, misplaced): (Vec<_>, Vec<_>) =
             records.iter().partition(|record| record.seq.is_none());
         repaired.counts.partition = self.place(&misplaced, &mut repaired).await?;
-        // Apart, so that each is counted by what it was given.
+        // Separate statements, so that each repair is counted by its kind.
         let (misplaced, placed): (Vec<_>, Vec<_>) =
             no_seq.into_iter().partition(|record| record.placement == Placement::Invalid);
         let both = self.one_by_one("repair seq", &misplaced, give_seq, &mut repaired).await?;
@@ -103,9 +103,9 @@ impl Repairs {
         Ok(repaired)
     }
 
-    /// Writes the partition that its key hashes to on each; answers how many got it. Of each
-    /// partition with one statement, which passes in the order of `_id`: whoever reads meanwhile
-    /// must probe for what is not corrected yet.
+    /// Writes the hashed partition to each record, with one statement per partition; returns how
+    /// many were changed. A statement proceeds in the order of `_id`, so concurrent readers must
+    /// probe for uncorrected records.
     async fn place<'a>(
         &self,
         records: &[&'a Record],
@@ -130,15 +130,14 @@ impl Repairs {
         let action = "correct partitions";
         let statements = groups.iter().map(|(partition, records)| statement(*partition, records));
         let written = self.send(action, statements.collect()).await?;
-        // A statement stops at the first record that is refused: the rest of it one by one.
+        // A statement stops at the first rejected record; the rest are written one by one.
         let stopped = written.failed.iter().filter_map(|(index, _)| groups.get(*index));
         let stopped: Vec<&'a Record> = stopped.flat_map(|(_, records)| records.clone()).collect();
         let one = |record: &Record| statement(record.partition, &[record]);
         Ok(written.matched + self.one_by_one(action, &stopped, one, repaired).await?)
     }
 
-    /// Sends a statement for each record, and notes which the server refused; answers how many
-    /// matched.
+    /// Sends a statement per record and collects the rejected ones; returns how many matched.
     async fn one_by_one<'a>(
         &self,
         action: &'static str,
@@ -153,23 +152,24 @@ impl Repairs {
         let written = self.send(action, statements).await?;
         for (index, code) in written.failed {
             let Some(record) = records.get(index) else { continue };
-            match TOO_LARGE.contains(&code) {
-                true => repaired.oversized.push(record),
-                false => repaired.refused.push((record, code)),
+            if TOO_LARGE.contains(&code) {
+                repaired.oversized.push(record)
+            } else {
+                repaired.refused.push((record, code))
             }
         }
         Ok(written.matched)
     }
 
-    /// Makes pending, in order of `visibleAt`, what is scheduled and due by the server's
-    /// clock; each gets the `seq` of this moment. Those in `left_out` are passed over.
+    /// Makes due scheduled records pending, in the order of `visibleAt` and by the server's clock.
+    /// Each gets a new `seq`. Records in `left_out` are skipped.
     ///
-    /// A `visibleAt` that is absent or no date is due now. Comparing it as an expression
-    /// puts every kind that sorts before a date, and what is absent, below now.
+    /// A `visibleAt` that is absent or not a date is due now. A comparison as an expression sorts
+    /// absent values and the types before dates below now.
     ///
     /// # Errors
     ///
-    /// Those of the store; what was not promoted is due still.
+    /// Those of the store; records that were not promoted stay due.
     pub async fn promote(
         &self,
         limit: usize,
@@ -178,13 +178,14 @@ impl Repairs {
         if !self.is_any_scheduled().await? {
             return Ok(Promoted::default());
         }
-        // Asked first: what becomes due between the two reads is found by both, and not by neither.
+        // This read comes first: a record that becomes due between the two reads is found by both,
+        // not by neither.
         let next = self.next_due().await?;
         let visible_at = format!("${VISIBLE_AT}");
         let due = doc! { STATUS: exactly(SCHEDULED), "$expr": { "$lte": [&visible_at, "$$NOW"] } };
         let mut ids = self.scheduled(due, limit, left_out).await?;
         if ids.len() < limit {
-            // The kinds that sort after a date, by the index as well.
+            // Types that sort after a date, also by the index.
             let after_dates = doc! {
                 STATUS: exactly(SCHEDULED),
                 "$expr": { "$gt": [&visible_at, Bson::DateTime(DateTime::MAX)] },
@@ -196,12 +197,11 @@ impl Repairs {
             "$set": { STATUS: PENDING },
             "$currentDate": { SEQ: { "$type": "timestamp" } },
         };
-        let written = match ids.is_empty() {
-            true => Written::default(),
-            false => {
-                let action = "promote scheduled records";
-                self.send_by_ids(action, &ids, SCHEDULED, change.into()).await?
-            }
+        let written = if ids.is_empty() {
+            Written::default()
+        } else {
+            let action = "promote scheduled records";
+            self.send_by_ids(action, &ids, SCHEDULED, change.into()).await?
         };
         let failed = written.failed.into_iter();
         let failed = failed.filter_map(|(index, code)| Some((ids.get(index)?.clone(), code)));
@@ -209,9 +209,9 @@ impl Repairs {
         Ok(Promoted { count: written.matched, more, next, failed })
     }
 
-    /// Makes dead a suspect that has used up its attempts, unless it was leased or released
-    /// meanwhile: the lease must be the one that was read. `is_owner_dead`: it may not have expired
-    /// yet, and its owner is dead. Returns whether it did.
+    /// Marks a quarantined record dead that has used up its attempts, unless its lease changed
+    /// meanwhile. `is_owner_dead`: the lease may not have expired, but its owner is dead. Returns
+    /// whether the record was changed.
     ///
     /// # Errors
     ///
@@ -251,8 +251,8 @@ impl Repairs {
         Ok(written.matched == 1)
     }
 
-    /// Makes dead a pending record that is unfit, if it still is, with as much of the reason as fits.
-    /// Answers whether it did.
+    /// Marks an unfit pending record dead, with as much of the reason as fits. Returns whether the
+    /// record was changed.
     ///
     /// # Errors
     ///
@@ -290,8 +290,8 @@ impl Repairs {
         Ok(written.matched == 1)
     }
 
-    /// Makes dead a record on which no lease fits, with as much of the reason as fits.
-    /// Answers whether it did.
+    /// Marks a record dead that has no room for lease fields, with as much of the reason as fits.
+    /// Returns whether the record was changed.
     ///
     /// # Errors
     ///
@@ -314,7 +314,7 @@ impl Repairs {
         Ok(false)
     }
 
-    /// Whether any record is scheduled, due or not. One read in place of three, as a rule.
+    /// Returns whether any record is scheduled. This read usually replaces three.
     async fn is_any_scheduled(&self) -> Result<bool, StoreError> {
         let records = self.collections.records();
         let find = records
@@ -349,7 +349,7 @@ impl Repairs {
         Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
     }
 
-    /// When the next scheduled record is due that is not due yet.
+    /// Returns when the next scheduled record becomes due.
     async fn next_due(&self) -> Result<Option<DateTime>, StoreError> {
         let later = doc! {
             STATUS: exactly(SCHEDULED),
@@ -369,7 +369,7 @@ impl Repairs {
         Ok(next.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
     }
 
-    /// Changes the records of these ids that have this status, whatever the ids are.
+    /// Changes the records with these ids and this status. Ids can be of any type.
     async fn send_by_ids(
         &self,
         action: &'static str,
@@ -398,7 +398,7 @@ impl Repairs {
     }
 }
 
-/// The statement that gives a record a `seq` of now, and a partition where it lacks that too.
+/// Builds the statement that sets `seq` to now, and a partition if it is missing.
 fn give_seq(record: &Record) -> Document {
     let mut change = doc! { "$currentDate": { SEQ: { "$type": "timestamp" } } };
     if record.placement == Placement::Invalid {
@@ -419,7 +419,7 @@ fn give_seq(record: &Record) -> Document {
     }
 }
 
-/// Whether a record has this field twice.
+/// Matches a record that has this field twice.
 fn has_twice(field: &str) -> Document {
     let fields = doc! { "$objectToArray": "$$ROOT" };
     let of_this_name =
@@ -427,7 +427,7 @@ fn has_twice(field: &str) -> Document {
     doc! { "$gt": [{ "$size": of_this_name }, 1] }
 }
 
-/// An error where a validator that is not ours refuses the one statement.
+/// Returns an error if a foreign validator rejects the statement.
 fn refused(action: &'static str, written: &Written) -> Result<(), StoreError> {
     match written.failed.first() {
         Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
@@ -435,7 +435,7 @@ fn refused(action: &'static str, written: &Written) -> Result<(), StoreError> {
     }
 }
 
-/// A partition that is believed: any integral number from 0 to 255.
+/// Matches a valid partition: any integral number from 0 to 255.
 fn placed() -> Document {
     let numbers: Vec<i32> = (0..i32::from(PARTITIONS)).collect();
     doc! { PARTITION: { "$in": numbers, "$not": { "$type": "array" } } }
@@ -446,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anything_is_repaired_where_a_partition_or_a_seq_was_given() {
+    fn repaired_any_is_true_with_a_partition_or_a_seq() {
         for (partition, seq, any) in [(0, 0, false), (1, 0, true), (0, 1, true), (2, 2, true)] {
             assert_eq!(RepairCounts { partition, seq }.any(), any, "{partition} {seq}");
         }

@@ -1,4 +1,4 @@
-//! Settling: what becomes of a leased record, written only by the one who holds it.
+//! Settles leased records: writes the outcome, only while the lease holds.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -20,31 +20,31 @@ use crate::ids::{LeaseId, RecordId};
 use crate::lease::bson_ids;
 use crate::reason::{DeadReason, shortened};
 
-/// What became of one delivery.
+/// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The broker confirmed it.
     Done,
-    /// It failed and is charged: again after `delay`, by the server's clock.
+    /// It failed and counts as an attempt; it is due again after `delay`, by the server's clock.
     Retry {
         /// Time until it is due again.
         delay: Duration,
         /// The last failure, for `lastError`.
         error: String,
     },
-    /// It will not be delivered.
+    /// It is dead.
     Dead {
         /// Why.
         reason: DeadReason,
-        /// Whether it holds its key until requeued or discarded (`on_dead = "block"`).
+        /// Whether it blocks its key until it is requeued or discarded (`on_dead = "block"`).
         blocks: bool,
     },
-    /// Given back uncharged, at once free for the next taker.
+    /// Released and not counted; any instance can lease it at once.
     Released,
 }
 
 impl Outcome {
-    /// In a word, as in `postrider_records_settled_total`.
+    /// Returns the outcome as the label of `postrider_records_settled_total`.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -55,32 +55,32 @@ impl Outcome {
     }
 }
 
-/// One settling write: the record, the lease that proves it ours, and the outcome.
+/// One settlement: the record, its lease, and the outcome.
 #[derive(Clone, Debug)]
 pub struct Settlement {
     /// The record.
     pub id: RecordId,
-    /// The proof.
+    /// The lease.
     pub lease: LeaseId,
-    /// Deliveries charged, with the one that this lease is for: who leases it after us charges
-    /// another, so that what he writes is not taken for ours.
+    /// Attempts counted, including this one. A later lease counts another, so its writes cannot be
+    /// mistaken for ours.
     pub attempt: u32,
-    /// What to write.
+    /// The outcome to write.
     pub outcome: Outcome,
 }
 
-/// What of a batch was not written.
+/// Records of a batch that were not written.
 #[derive(Debug, Default, PartialEq)]
 pub struct Unsettled {
-    /// Records that the lease no longer holds: in other hands, and final.
+    /// Records that the lease no longer holds: their outcome is final or up to another instance.
     pub lost: HashSet<RecordId>,
-    /// Records that the server refuses to change, with its code: by a validator that is not ours.
-    /// They are as they were; the same write succeeds once the validator permits it.
+    /// Records that the server rejects, with its code, because of a foreign validator. They are
+    /// unchanged; the same write succeeds once the validator permits it.
     pub refused: HashMap<RecordId, i32>,
 }
 
 impl Unsettled {
-    /// Whether all was written.
+    /// Returns whether all records were written.
     pub fn is_empty(&self) -> bool {
         self.lost.is_empty() && self.refused.is_empty()
     }
@@ -94,21 +94,21 @@ pub struct Settlements {
 }
 
 impl Settlements {
-    /// Settles in `collections`; `delete_done` removes what is delivered at once (retention `"0s"`).
+    /// Creates a writer for `collections`; `delete_done` deletes done records at once (retention
+    /// `"0s"`).
     pub fn new(collections: Collections, delete_done: bool) -> Self {
         Self { collections, delete_done }
     }
 
-    /// Writes all of `batch` in one or two commands and answers which records were *lost*:
-    /// no longer held by the lease that claims them; and which the server refuses to change. One
-    /// that is refused is singled out: the others are written.
+    /// Writes `batch` in one or two commands. Returns which records are *lost* (no longer held by
+    /// their lease) and which the server rejects. A rejected record does not stop the others.
     ///
-    /// Safe to repeat after a lost answer: what a first try has settled is recognised when
-    /// it is read back. Acknowledged by a majority (guard 4).
+    /// Safe to retry after a lost response: a read recognises what the first try has settled. A
+    /// majority acknowledges the writes.
     ///
     /// # Errors
     ///
-    /// Those of the store: the outcome of the batch is unknown, repeat it.
+    /// Those of the store: the outcome of the batch is unknown; retry it.
     pub async fn write(&self, batch: &[Settlement]) -> Result<Unsettled, StoreError> {
         let (gone, kept): (Vec<_>, Vec<_>) = batch
             .iter()
@@ -121,15 +121,13 @@ impl Settlements {
         if !gone.is_empty() {
             unclear.extend(self.delete(&gone).await?);
         }
-        let lost = match unclear.is_empty() {
-            true => HashSet::new(),
-            false => self.read_back(&unclear).await?,
-        };
+        let lost =
+            if unclear.is_empty() { HashSet::new() } else { self.read_back(&unclear).await? };
         Ok(Unsettled { lost, refused })
     }
 
-    /// Answers the settlements of which some did not match; empty when all did. Those in `refused`
-    /// are not among them.
+    /// Returns the settlements of statements that did not match completely, without those in
+    /// `refused`.
     async fn update<'a>(
         &self,
         batch: &[&'a Settlement],
@@ -143,7 +141,7 @@ impl Settlements {
             match members[index].as_slice() {
                 [settlement] => matched += self.after_failure(settlement, code, refused).await?,
                 several => {
-                    passing(code)?;
+                    check_transient(code)?;
                     singly.extend(several);
                 }
             }
@@ -163,15 +161,15 @@ impl Settlements {
         Ok(batch.iter().filter(is_unclear).copied().collect())
     }
 
-    /// What becomes of one whose statement failed: a record near 16 MiB leaves out what does not
-    /// fit, step by step; any other is refused. Answers how many records were matched.
+    /// Handles a failed statement: a record near 16 MiB is written in ever smaller forms; any other
+    /// is rejected. Returns how many records matched.
     async fn after_failure(
         &self,
         settlement: &Settlement,
         mut code: i32,
         refused: &mut HashMap<RecordId, i32>,
     ) -> Result<u64, StoreError> {
-        passing(code)?;
+        check_transient(code)?;
         if TOO_LARGE.contains(&code) {
             for slimmer in slimmer(&settlement.outcome) {
                 let written = self.send(vec![statement(settlement, slimmer)]).await?;
@@ -180,7 +178,7 @@ impl Settlements {
                     Some((_, next)) => code = *next,
                 }
             }
-            passing(code)?;
+            check_transient(code)?;
         }
         refused.insert(settlement.id.clone(), code);
         Ok(0)
@@ -208,11 +206,11 @@ impl Settlements {
         Ok(if all { Vec::new() } else { batch.to_vec() })
     }
 
-    /// Sorts what a first try has settled from what is lost.
+    /// Separates what the first try has settled from what is lost.
     ///
-    /// By what a majority has, as it has the first try since the second was acknowledged. A peer's
-    /// death may look like ours, where a failover has undone our lease and with it the charge; one
-    /// that the next failover undoes must let no follower go (guard 4).
+    /// Uses a majority read, which includes the first try since the second was acknowledged. After
+    /// a failover that undoes our lease, another instance's death of the record may look like ours;
+    /// one that the next failover undoes must not release later records of the key.
     async fn read_back(&self, unclear: &[&Settlement]) -> Result<HashSet<RecordId>, StoreError> {
         let ids: Vec<Bson> = unclear.iter().map(|settlement| Bson::from(&settlement.id)).collect();
         let records = self.collections.records().clone_with_type::<Document>();
@@ -236,15 +234,16 @@ impl Settlements {
     }
 }
 
-/// Whether a record that was read back is as this settlement leaves it; `None` where it is gone.
+/// Returns whether the stored state is the one that this settlement writes; `None` if the record is
+/// gone.
 fn is_written(settlement: &Settlement, state: Option<Document>) -> bool {
     let Some(state) = state else {
-        // Gone: deleted on delivery, or by retention.
+        // Deleted on delivery, or by retention.
         return settlement.outcome == Outcome::Done;
     };
     let status = state.get_str(STATUS).unwrap_or_default();
     let leased = state.contains_key(LEASE_ID);
-    // The lease has made it an int, and no more than this.
+    // The lease stores an int within the limit.
     let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
     let charged = charged.min(ATTEMPT_LIMIT);
     let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
@@ -261,14 +260,15 @@ fn is_written(settlement: &Settlement, state: Option<Document>) -> bool {
     }
 }
 
-/// An error where a statement failed by something that passes: the batch is repeated as it is.
-fn passing(code: i32) -> Result<(), StoreError> {
-    match PASSING.contains(&code) {
-        true => Err(StoreError::Answer {
+/// Returns an error for a transient code: the batch is retried unchanged.
+fn check_transient(code: i32) -> Result<(), StoreError> {
+    if PASSING.contains(&code) {
+        Err(StoreError::Answer {
             action: "settle records",
             detail: format!("a statement failed with code {code}"),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
@@ -287,8 +287,8 @@ fn by_lease(batch: &[&Settlement]) -> Vec<(LeaseId, Vec<RecordId>)> {
     groups
 }
 
-/// The statements of a batch, and whose each is: one for all done records of a lease, one
-/// for all released ones, one for each that failed.
+/// Builds the statements of a batch with their settlements: one for all done records of a lease,
+/// one for all released ones, one for each failed one.
 fn statements<'a>(batch: &[&'a Settlement]) -> (Vec<Document>, Vec<Vec<&'a Settlement>>) {
     let mut statements = Vec::new();
     let mut members = Vec::new();
@@ -361,7 +361,7 @@ fn dead(reason: &str, last_error: Option<&str>, blocks: bool) -> Bson {
     Bson::Document(doc! { "$set": set, "$currentDate": dates, "$unset": no_lease() })
 }
 
-/// Ever smaller forms of an outcome, for a document with no room to spare.
+/// Returns ever smaller forms of an outcome, for a document near the size limit.
 fn slimmer(outcome: &Outcome) -> Vec<Bson> {
     match outcome {
         Outcome::Retry { delay, .. } => vec![retry(*delay, None)],
@@ -370,7 +370,7 @@ fn slimmer(outcome: &Outcome) -> Vec<Bson> {
     }
 }
 
-/// Deaths that need ever less room; the last one makes the document smaller.
+/// Returns ever smaller forms of a death; the last one makes the document smaller.
 pub(crate) fn smallest_deaths(reason: &DeadReason, blocks: bool) -> Vec<Bson> {
     let word = format!("{}:", reason.word());
     let mut bare = doc! { STATUS: DEAD };
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_read_back_only_what_we_would_have_left_is_ours() {
+    fn read_back_recognises_only_our_own_writes() {
         let lease = LeaseId::fresh();
         let is_ours = |outcome: Outcome, state: Document| {
             is_written(&settlement(1, lease, outcome), Some(state))
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_was_delivered() {
+    fn missing_record_counts_as_delivered() {
         let lease = LeaseId::fresh();
         let is_ours = |outcome| is_written(&settlement(1, lease, outcome), None);
 
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_beyond_the_limit_counts_as_the_limit() {
+    fn attempt_above_the_limit_counts_as_the_limit() {
         let mut settled = settlement(1, LeaseId::fresh(), Outcome::Done);
         settled.attempt = u32::MAX;
 
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_in_a_lease_is_one_statement_and_each_failure_one() {
+    fn statements_group_by_lease_and_outcome() {
         let (one, other) = (LeaseId::fresh(), LeaseId::fresh());
         let batch = [
             settlement(1, one, Outcome::Done),
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_does_not_fit_is_written_ever_smaller() {
+    fn outcome_is_written_smaller_when_it_does_not_fit() {
         let without_words = slimmer(&retry_of("long"));
         assert_eq!(without_words, [retry(Duration::from_secs(1), None)]);
         assert!(slimmer(&Outcome::Done).is_empty() && slimmer(&Outcome::Released).is_empty());
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_written_whole_leaves_nothing() {
+    fn unsettled_is_empty_when_all_was_written() {
         let id = RecordId::Int(1);
         let lost = Unsettled { lost: HashSet::from([id.clone()]), ..Unsettled::default() };
         let refused = Unsettled { refused: HashMap::from([(id, 121)]), ..Unsettled::default() };

@@ -1,4 +1,4 @@
-//! Stored documents as JSON, for operators and programs.
+//! Converts stored documents to JSON, for operators and programs.
 
 use bson::{Bson, Document};
 use postrider_store::dates::rfc3339;

@@ -1,4 +1,4 @@
-//! Counting an outbox, for people and for gauges.
+//! Counts records, for operators and for gauges.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,21 +23,21 @@ use crate::shown;
 use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{RawId, Writer};
 
-/// Records that are sampled in one place.
-const SAMPLE: i64 = 100;
+/// Records to sample in one range.
+const SAMPLE_SIZE: i64 = 100;
 
-/// Partitions of which the first records are sampled.
-const STRETCH: i32 = 32;
+/// Partitions to sample the first records of.
+const SAMPLED_PARTITIONS: i32 = 32;
 
-/// Counts are exact up to this many records; beyond, they are marked as what they are. To count by an
-/// index reads each record, 100,000 of them in about 0.2 s.
+/// Counts are exact up to this many records; above, their accuracy is reported. Counting by an
+/// index takes about 0.2 s per 100,000 records.
 pub const EXACT: u64 = 100_000;
 
-/// The gauges count up to this many records, in the background, at most a hundredth of the time.
-const GAUGED: u64 = 10_000_000;
+/// Maximum count of a gauge. Gauges are counted in the background, at most 1 % of the time.
+const MAX_GAUGE_COUNT: u64 = 10_000_000;
 
-/// How long a count looks for invalid records among others.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// Time limit of the search for invalid records.
+const INVALID_SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Records by status (contract, section 6).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -133,17 +133,17 @@ pub struct Group {
 /// order across instances.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mismatches {
-    /// Records with a key and a partition that were looked at.
+    /// Sampled records that have a key and a partition.
     pub sampled: u64,
-    /// Those that disagree.
+    /// Records whose partition differs from the hash of their key.
     pub mismatched: u64,
-    /// One of them.
+    /// An example.
     pub example: Option<RecordId>,
 }
 
 impl Mismatches {
     fn add(&mut self, record: Record) {
-        // What has no key is ordered with nothing; what has no valid partition has the right one.
+        // A record without a key has no order; one without a valid partition is placed by its hash.
         let (LaneKey::Keyed(_), Placement::Stamped) = (&record.lane, record.placement) else {
             return;
         };
@@ -156,8 +156,8 @@ impl Mismatches {
 }
 
 impl Inspector {
-    /// Counts records by their status: each of them where there are few, else those that wait or died
-    /// by their indexes, up to [`EXACT`]. Delivered ones are the rest.
+    /// Counts records by status: each record if there are few, else pending, scheduled and dead
+    /// ones by index up to [`EXACT`], and done ones as the rest.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl Inspector {
         }
         if pending > EXACT || scheduled > EXACT || dead > EXACT {
             accuracy.insert(DONE.to_owned(), Accuracy::AtMost);
-            // Where few are done, the others are the rest.
+            // With few done records, the others are the difference.
             let done = self.count_of(DONE, DONE_TTL_INDEX, EXACT + 1).await?;
             if done <= EXACT {
                 accuracy.remove(DONE);
@@ -220,7 +220,7 @@ impl Inspector {
         Ok(stats)
     }
 
-    /// Counts every record, in one pass; `None` where there are more than [`EXACT`].
+    /// Counts every record in one pass; `None` if there are more than [`EXACT`].
     async fn each(&self) -> Result<Option<Stats>, StoreError> {
         let is_pending = doc! { "$eq": [format!("${STATUS}"), PENDING] };
         let pipeline = [
@@ -253,22 +253,22 @@ impl Inspector {
         Ok((total <= EXACT).then_some(stats))
     }
 
-    /// Counts what waits and what died, by the indexes, up to ten million of each status.
+    /// Counts pending, scheduled and dead records by index, up to ten million each.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
-        let (pending, oldest_pending) = self.pending(GAUGED).await?;
+        let (pending, oldest_pending) = self.pending(MAX_GAUGE_COUNT).await?;
         Ok(Backlog {
             pending,
-            scheduled: self.count_of(SCHEDULED, SCHEDULED_INDEX, GAUGED).await?,
-            dead: self.count_of(DEAD, DEAD_INDEX, GAUGED).await?,
+            scheduled: self.count_of(SCHEDULED, SCHEDULED_INDEX, MAX_GAUGE_COUNT).await?,
+            dead: self.count_of(DEAD, DEAD_INDEX, MAX_GAUGE_COUNT).await?,
             oldest_pending,
         })
     }
 
-    /// How many pending records there are, up to a limit, and the age of the oldest of those.
+    /// Returns the number of pending records up to a limit, and the age of the oldest.
     async fn pending(&self, limit: u64) -> Result<(u64, Option<Duration>), StoreError> {
         let pipeline = [
             doc! { "$match": { STATUS: exactly(PENDING) } },
@@ -285,10 +285,10 @@ impl Inspector {
         Ok((number(found.get("count")), oldest(&found)))
     }
 
-    /// Counts records whose status is none of the known ones, which are never delivered: those of one
-    /// step along the ids behind `after`. Answers where the next step begins; `None` at the end.
+    /// Counts records with an unknown status in one step of the ids after `after`. Returns where
+    /// the next step begins; `None` at the end.
     ///
-    /// No index has them, and an index of them would be a cost of every write.
+    /// No index covers them: it would add to the cost of every write.
     ///
     /// # Errors
     ///
@@ -312,21 +312,21 @@ impl Inspector {
         Ok((number(found.get("count")), end))
     }
 
-    /// Counts invalid records for a moment; and whether those are all.
+    /// Counts invalid records within the time limit; returns whether the count is complete.
     async fn probe(&self) -> Result<(u64, bool), StoreError> {
         let began = Instant::now();
         let (mut count, mut after) = (0, None);
         loop {
             let (found, end) = self.invalid(after.as_ref()).await?;
             count += found;
-            if end.is_none() || began.elapsed() >= PATIENCE {
+            if end.is_none() || began.elapsed() >= INVALID_SEARCH_TIMEOUT {
                 return Ok((count, end.is_none()));
             }
             after = end;
         }
     }
 
-    /// The largest groups of pending records, and of dead ones.
+    /// Returns the largest groups of pending and of dead records.
     ///
     /// # Errors
     ///
@@ -364,20 +364,20 @@ impl Inspector {
         Ok(groups)
     }
 
-    /// Compares the partition of some records with the hash of their key: of pending ones here and
-    /// there, and of those that were delivered last.
+    /// Compares the partition of sampled pending and recently delivered records with the hash of
+    /// their key.
     ///
-    /// Not by `$sample`: it took a minute where many records had just been deleted.
+    /// `$sample` took a minute after a large deletion.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn mismatches(&self) -> Result<Mismatches, StoreError> {
         let mut mismatches = Mismatches::default();
-        // Together these are all partitions, begun elsewhere each time.
-        let first = rand::random_range(0..STRETCH) - STRETCH;
-        for from in (first..i32::from(PARTITIONS)).step_by(STRETCH as usize) {
-            let stretch = doc! { "$gte": from, "$lt": from + STRETCH };
+        // Each call samples another part of the partitions.
+        let first = rand::random_range(0..SAMPLED_PARTITIONS) - SAMPLED_PARTITIONS;
+        for from in (first..i32::from(PARTITIONS)).step_by(SAMPLED_PARTITIONS as usize) {
+            let stretch = doc! { "$gte": from, "$lt": from + SAMPLED_PARTITIONS };
             let filter = doc! { STATUS: exactly(PENDING), PARTITION: stretch };
             self.compare(filter, doc! { PARTITION: 1 }, LANE_INDEX, &mut mismatches).await?;
         }
@@ -398,7 +398,7 @@ impl Inspector {
             .find(filter)
             .sort(order)
             .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
-            .limit(SAMPLE)
+            .limit(SAMPLE_SIZE)
             .hint(Hint::Name(index.to_owned()));
         let sampling = async {
             let mut cursor = find.await?;
@@ -433,7 +433,7 @@ impl Inspector {
     }
 }
 
-/// What a text has before its first colon.
+/// Extracts the text before the first colon.
 fn word_of(field: &str) -> Document {
     let cut = doc! { "$cond": [
         { "$gte": ["$$at", 0] }, { "$substrBytes": [field, 0, "$$at"] }, field,
@@ -442,7 +442,7 @@ fn word_of(field: &str) -> Document {
     doc! { "$cond": [{ "$eq": [{ "$type": field }, "string"] }, word, Bson::Null] }
 }
 
-/// The age of a group's `oldest` at its `now`.
+/// Returns the age of a group: its `now` minus its `oldest`.
 fn oldest(group: &Document) -> Option<Duration> {
     let oldest = group.get_timestamp("oldest").ok()?;
     let now = group.get_datetime("now").ok()?;

@@ -1,4 +1,4 @@
-//! The server's clock, estimated from here.
+//! Estimates the server's clock.
 
 use std::sync::RwLock;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use crate::connect::ask;
 use crate::error::StoreError;
 use crate::moment::Moment;
 
-/// Clocks drift apart by milliseconds at most meanwhile.
-const GOOD_FOR: Duration = Duration::from_secs(10);
+/// Age of a sample up to which it is used: clocks drift by milliseconds meanwhile.
+const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
 
-/// An estimate of the primary's time, good to about a round trip.
+/// Estimate of the primary's time, accurate to about a round trip.
 ///
-/// It only spares vain attempts and dates latency figures: whether a lease is live, or a
-/// record due, the server decides itself (`$$NOW`) in the filter of each write.
+/// It only avoids useless attempts and dates latency figures. The server itself decides whether a
+/// lease is live or a record is due (`$$NOW`), in the filter of each write.
 #[derive(Debug, Default)]
 pub struct ServerClock {
     sample: RwLock<Option<(Moment, DateTime)>>,
 }
 
 impl ServerClock {
-    /// The primary's time, for whoever needs it once.
+    /// Returns the primary's time, for a caller that needs it once.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl ServerClock {
         Ok(clock.now())
     }
 
-    /// Asks the primary for its time.
+    /// Samples the primary's time.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl ServerClock {
         Ok(())
     }
 
-    /// Asks, unless it was asked a moment ago.
+    /// Samples the time, unless the last sample is recent.
     ///
     /// # Errors
     ///
@@ -60,13 +60,13 @@ impl ServerClock {
     pub async fn keep_fresh(&self, database: &Database) -> Result<(), StoreError> {
         let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         match sample {
-            Some((at, _)) if Moment::now().since(at) < GOOD_FOR => Ok(()),
+            Some((at, _)) if Moment::now().since(at) < MAX_SAMPLE_AGE => Ok(()),
             _ => self.sample(database).await,
         }
     }
 
-    /// The server's time now; the epoch before the first sample, so that every lease
-    /// seems live and nothing is taken on a guess.
+    /// Returns the server's time now; the epoch before the first sample, so that every lease seems
+    /// live and nothing is leased.
     pub fn now(&self) -> DateTime {
         let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         match sample {
@@ -78,7 +78,7 @@ impl ServerClock {
         }
     }
 
-    /// How long until the server's clock shows `time`; zero when it has passed.
+    /// Returns the time until the server's clock shows `time`; zero when it has passed.
     pub fn until(&self, time: DateTime) -> Duration {
         let millis = time.timestamp_millis().saturating_sub(self.now().timestamp_millis());
         Duration::from_millis(u64::try_from(millis).unwrap_or(0))

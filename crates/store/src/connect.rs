@@ -1,4 +1,4 @@
-//! The client, with everything decided here that a URI must not decide.
+//! Opens clients, with the settings that a URI must not decide.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,33 +15,32 @@ use postrider_settings::secret::{SecretText, SecretUri};
 use crate::error::{StoreError, within};
 use crate::limits;
 
-/// How long the driver looks for a primary before an operation fails, unless the
-/// URI's `serverSelectionTimeoutMS` says otherwise. Below every limit in
-/// [`limits`](crate::limits), so that the driver's own words reach the log.
-const SERVER_SELECTION: Duration = Duration::from_secs(5);
+/// Timeout of the server selection, unless the URI sets `serverSelectionTimeoutMS`. Below every
+/// limit in [`limits`](crate::limits), so that the driver's message reaches the log.
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may take to open, unless the URI says otherwise. The driver's monitor gives
-/// up a server that does not answer for this long and a [`HEARTBEAT`]: a primary that hangs holds
-/// the relay no longer than its lease.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Timeout of a connection attempt, unless the URI sets one. The driver's monitor drops a server
+/// that does not answer for this long plus a [`HEARTBEAT_INTERVAL`]: a primary that hangs delays
+/// the relay by less than a lease.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time between two heartbeats of the driver's monitor, unless the URI says otherwise.
+/// Interval of the driver's monitor, unless the URI sets one.
 ///
-/// After an error such as ShutdownInProgress (91) of a server that stays, the driver selects that
-/// server again only at the next heartbeat. Below [`SERVER_SELECTION`], so that the next operation
-/// is late and does not fail.
-const HEARTBEAT: Duration = Duration::from_secs(2);
+/// After an error such as ShutdownInProgress (91), the driver selects the same server again only at
+/// the next heartbeat. Below [`SERVER_SELECTION_TIMEOUT`], so that the next operation is late and
+/// does not fail.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A MongoDB deployment and how to log in to it. `Display` and `Debug` show no password.
 #[derive(Clone, Debug)]
 pub struct MongoEndpoint {
     /// The URI.
     pub uri: SecretUri,
-    /// The user, in place of the URI's.
+    /// The user; replaces that of the URI.
     pub username: Option<String>,
     /// The user's password.
     pub password: Option<SecretText>,
-    /// TLS, in place of the URI's options.
+    /// TLS; replaces the URI's options.
     pub tls: Option<TlsConfig>,
 }
 
@@ -93,28 +92,28 @@ impl fmt::Display for MongoEndpoint {
 
 /// Opens a client. No server is contacted before the first operation.
 ///
-/// Read preference, read concern and write concern of the URI are set aside: a relay
-/// that reads from a secondary, or writes without acknowledgement, could lose or
-/// invert messages. Operations name their own all the same.
+/// Ignores read preference, read concern and write concern of the URI: a relay that reads from a
+/// secondary, or writes without acknowledgement, could lose or reorder messages. Operations also
+/// set their own.
 ///
 /// # Errors
 ///
-/// A URI that the driver can't read. The error's text does not repeat the URI.
+/// The driver cannot parse the URI. The error does not quote it.
 pub async fn client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
     open(options(&endpoint.into()).await?)
 }
 
-/// What a client calls itself in MongoDB's log and `currentOp`, unless the URI names it.
+/// Application name in MongoDB's log and `currentOp`, unless the URI sets one.
 const APP_NAME: &str = "postrider";
 
-/// Connections that the relay's protocol uses at most: twice what it has under way at a time
-/// (reads, leases, settles, renewals, heartbeats, the change stream).
-const RELAY_POOL: u32 = 32;
+/// Maximum connections of the relay: twice its concurrent operations (reads, leases, settlements,
+/// renewals, heartbeats, the change stream).
+const MAX_RELAY_CONNECTIONS: u32 = 32;
 
-/// Opens a client for the relay's protocol: heartbeats, leases and settles, apart from the API's
-/// reads and appends. However many of those are slow, they take no connection from it.
+/// Opens a client for the relay's heartbeats, leases and settlements. Slow reads and appends of the
+/// API cannot use up its connections.
 ///
-/// Pool sizes of the URI are those of [`client`], and do not count here.
+/// Pool sizes in the URI apply to [`client`] only.
 ///
 /// # Errors
 ///
@@ -124,17 +123,17 @@ pub async fn relay_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, 
     if options.app_name.as_deref() == Some(APP_NAME) {
         options.app_name = Some(format!("{APP_NAME}-relay"));
     }
-    options.max_pool_size = Some(RELAY_POOL);
+    options.max_pool_size = Some(MAX_RELAY_CONNECTIONS);
     options.min_pool_size = None;
     open(options)
 }
 
-/// Opens a client of one member alone, whatever its state, with the login and TLS of `uri`.
-/// What doesn't answer within `patience` is given up.
+/// Opens a client of a single member in any state, with the login and TLS of `uri`. Operations time
+/// out after `patience`.
 ///
 /// # Errors
 ///
-/// Those of [`client`], or a host that is none.
+/// Those of [`client`], or an invalid host.
 pub async fn member(
     endpoint: impl Into<MongoEndpoint>,
     host: &str,
@@ -164,9 +163,9 @@ async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> 
     options.selection_criteria = Some(primary());
     options.read_concern = Some(ReadConcern::majority());
     options.write_concern = Some(majority());
-    options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
-    options.connect_timeout.get_or_insert(CONNECT);
-    options.heartbeat_freq.get_or_insert(HEARTBEAT);
+    options.server_selection_timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
+    options.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+    options.heartbeat_freq.get_or_insert(HEARTBEAT_INTERVAL);
     options.app_name.get_or_insert_with(|| APP_NAME.to_owned());
     Ok(options)
 }
@@ -178,7 +177,7 @@ fn open(options: ClientOptions) -> Result<Client, StoreError> {
     })
 }
 
-/// What kind of deployment answers.
+/// Kind of the deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// A single server without replication: no snapshot reads, no transactions.
@@ -189,7 +188,7 @@ pub enum Topology {
     Sharded,
 }
 
-/// Opens a client and asks the deployment what it is.
+/// Opens a client and detects the topology.
 ///
 /// # Errors
 ///
@@ -203,15 +202,15 @@ pub async fn reach(
     Ok((client, topology))
 }
 
-/// Asks the deployment what it is; also the first proof that it answers and lets us in.
+/// Detects the topology. It is the first proof that the server answers and accepts the login.
 ///
 /// # Errors
 ///
-/// No answer, or a refusal: wrong credentials, no privilege to read.
+/// No answer, or a refusal: invalid credentials, or no privilege to read.
 pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
     let hello = ask(database, "reach MongoDB", doc! { "hello": 1 }).await?;
     let kind = kind(&hello)?;
-    // `hello` is answered to strangers too; this is not.
+    // `hello` does not require a login; this command does.
     let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };
     ask(database, "look into the database", first).await?;
     Ok(kind)
@@ -221,7 +220,8 @@ fn kind(hello: &Document) -> Result<Topology, StoreError> {
     match (hello.get_str("setName"), hello.get_str("msg"), hello.get_bool("isreplicaset")) {
         (Ok(name), ..) => Ok(Topology::ReplicaSet(name.to_owned())),
         (_, Ok("isdbgrid"), _) => Ok(Topology::Sharded),
-        // In a moment it may be a primary: whoever took it for standalone would read no snapshots.
+        // It may become a primary soon: a client that took it for standalone would not use snapshot
+        // reads.
         (.., Ok(true)) => Err(StoreError::Answer {
             action: "use MongoDB",
             detail: "the server is to be a member of a replica set, which was not initiated yet \
@@ -246,8 +246,7 @@ pub async fn ask(
     within(action, limits::BATCH, asking.into_future()).await
 }
 
-/// A collection of which what a majority has is read, on the primary, and a majority acknowledges
-/// what is written, whatever the URI says.
+/// Returns a collection with majority read and write concern on the primary, whatever the URI says.
 pub fn collection(database: &Database, name: &str) -> Collection<Document> {
     let options = CollectionOptions::builder()
         .selection_criteria(primary())
@@ -257,12 +256,12 @@ pub fn collection(database: &Database, name: &str) -> Collection<Document> {
     database.collection_with_options(name, options)
 }
 
-/// Reads go where the writes are.
+/// Returns the selection of the primary.
 pub fn primary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::Primary)
 }
 
-/// Acknowledged by a majority: what a failover can't take back.
+/// Returns the majority write concern: a failover does not undo such writes.
 pub fn majority() -> WriteConcern {
     WriteConcern::builder().w(Acknowledgment::Majority).build()
 }
@@ -272,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_of_a_set_that_was_not_initiated_is_no_standalone_server() {
+    fn uninitiated_member_is_not_a_standalone_server() {
         let standalone = doc! { "isWritablePrimary": true };
         let member = doc! { "isWritablePrimary": false, "isreplicaset": true };
         let primary = doc! { "isWritablePrimary": true, "setName": "rs0" };

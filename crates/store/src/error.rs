@@ -1,4 +1,4 @@
-//! What can go wrong between Postrider and MongoDB, and what it means.
+//! Errors of MongoDB operations, and whether a retry can help.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 use crate::codes::TOO_LARGE;
 use crate::words;
 
-/// What to do where MongoDB refuses a command.
-const CHECK: &str = "run `postrider check`, which names what is missing";
+/// Remedy when MongoDB refuses a command.
+const CHECK_REMEDY: &str = "run `postrider check`, which names what is missing";
 
-/// What to do where an index is missing.
-const APPLY: &str = "run `postrider schema apply`";
+/// Remedy when an index is missing.
+const APPLY_REMEDY: &str = "run `postrider schema apply`";
 
-/// What MongoDB 6.0 says of a hint at an index that is not there, with the code of any bad value. Others
-/// may say more in front of it.
-const NO_INDEX: &str = "hint provided does not correspond to an existing index";
+/// Message of MongoDB 6.0 about a hint to a missing index; its code is that of any bad value. Other
+/// versions may prefix it.
+const NO_INDEX_MESSAGE: &str = "hint provided does not correspond to an existing index";
 
-/// An operation on MongoDB that did not succeed.
+/// A MongoDB operation that failed.
 ///
-/// `Display` says what was tried; the driver's words are its source.
+/// `Display` names the operation; the driver's error is its source.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The server or the driver answered with an error.
@@ -32,23 +32,23 @@ pub enum StoreError {
         #[source]
         source: Box<DriverError>,
     },
-    /// No answer in time; whether it took effect is unknown.
+    /// No response in time; the outcome is unknown.
     #[error("failed to {action}: no answer from MongoDB within {limit:?}")]
     TimedOut {
         /// What was tried, as a verb phrase.
         action: &'static str,
-        /// How long was waited.
+        /// The timeout.
         limit: Duration,
     },
-    /// The server's answer was not of the expected shape.
+    /// The server's response was invalid.
     #[error("failed to {action}: unexpected answer: {detail}")]
     Answer {
         /// What was tried, as a verb phrase.
         action: &'static str,
-        /// What was wrong with the answer.
+        /// What was wrong with the response.
         detail: String,
     },
-    /// The server takes none of what was written, and will go on so.
+    /// The server permanently rejects all of the writes.
     #[error(
         "failed to {action}: MongoDB refuses the document (code {code}); is there a validator that is not ours?"
     )]
@@ -58,9 +58,9 @@ pub enum StoreError {
         /// The server's code.
         code: i32,
     },
-    /// An index by which records are read is missing: it was dropped, or its collection was and a
-    /// producer's insert made it again without.
-    #[error("failed to {action}: index {index} of {collection} is missing; {APPLY}")]
+    /// An index that a read needs is missing: it was dropped, or its collection was dropped and
+    /// created again by an insert.
+    #[error("failed to {action}: index {index} of {collection} is missing; {APPLY_REMEDY}")]
     NoIndex {
         /// What was tried, as a verb phrase.
         action: &'static str,
@@ -71,28 +71,29 @@ pub enum StoreError {
     },
 }
 
-/// What a failure asks for (codes as in the server's `error_codes.yml`).
+/// Whether a retry can help (codes as in the server's `error_codes.yml`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Network, election, timeout, snapshot too old: the same again may succeed.
+    /// Network, election, timeout, snapshot too old: a retry may succeed.
     Transient,
-    /// Credentials, privileges, a conflicting definition, a missing index: a person must mend it.
+    /// Credentials, privileges, a conflicting definition, a missing index: an operator must repair
+    /// it.
     Permanent,
 }
 
 impl StoreError {
-    /// Names the index that a read of `collection` asked for, where the error is that there is none.
+    /// Adds the index and `collection` of a read, if the error is that the index is missing.
     pub fn of_index(self, collection: &str, index: &str) -> Self {
         let Self::Driver { action, source } = &self else { return self };
         match source.kind.as_ref() {
-            ErrorKind::Command(command) if command.message.contains(NO_INDEX) => {
+            ErrorKind::Command(command) if command.message.contains(NO_INDEX_MESSAGE) => {
                 Self::NoIndex { action, index: index.to_owned(), collection: collection.to_owned() }
             }
             _ => self,
         }
     }
 
-    /// That MongoDB refuses what this instance asks, with the remedy.
+    /// Describes that MongoDB refuses the operations of this instance, with the remedy.
     pub fn refusal(&self) -> String {
         match self {
             Self::NoIndex { .. } => self.to_string(),
@@ -100,16 +101,17 @@ impl StoreError {
         }
     }
 
-    /// What to do about an error that does not pass by itself.
+    /// Returns the remedy of a permanent error.
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::NoIndex { .. } => APPLY,
-            _ => CHECK,
+            Self::NoIndex { .. } => APPLY_REMEDY,
+            _ => CHECK_REMEDY,
         }
     }
 
-    /// The same in one line for a report: what was tried, the server's name for what went wrong,
-    /// and how it begins to tell it. (All of it may quote the command, and the answer in hex.)
+    /// Formats the error in one line for a report: operation, the server's error name, and the
+    /// beginning of its message. (The complete message may quote the command, and the response in
+    /// hex.)
     pub fn brief(&self) -> String {
         const LONGEST: usize = 120;
         let (action, source) = match self {
@@ -131,7 +133,7 @@ impl StoreError {
         format!("failed to {action}: {name}{colon}{told}")
     }
 
-    /// The server's error code, where it gave one.
+    /// Returns the server's error code, if any.
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Driver { source, .. } => driver_code(source),
@@ -139,21 +141,21 @@ impl StoreError {
         }
     }
 
-    /// Whether a document outgrew 16 MiB, by itself or in its command.
+    /// Returns whether a document exceeded 16 MiB, by itself or in its command.
     pub fn is_too_large(&self) -> bool {
         /// The result of an upsert.
         const UPSERTED: i32 = 17420;
         self.code().is_some_and(|code| code == UPSERTED || TOO_LARGE.contains(&code))
     }
 
-    /// Whether a document was nested too deep.
+    /// Returns whether a document was nested too deep.
     pub fn is_too_deep(&self) -> bool {
         /// Overflow.
         const CODE: i32 = 15;
         self.code() == Some(CODE)
     }
 
-    /// Whether it is our credentials or privileges that don't suffice.
+    /// Returns whether credentials or privileges are insufficient.
     pub fn is_refusal(&self) -> bool {
         /// Unauthorized, AuthenticationFailed.
         const REFUSED: [i32; 2] = [13, 18];
@@ -162,7 +164,7 @@ impl StoreError {
             || driver_code(source).is_some_and(|code| REFUSED.contains(&code))
     }
 
-    /// Whether trying again can help.
+    /// Returns whether a retry can help.
     pub fn meaning(&self) -> Meaning {
         /// Unauthorized, AuthenticationFailed, IndexOptionsConflict, IndexKeySpecsConflict,
         /// InvalidNamespace, CommandNotFound, IllegalOperation, InvalidOptions,
@@ -195,11 +197,10 @@ fn driver_code(error: &DriverError) -> Option<i32> {
     }
 }
 
-/// Runs one operation under a limit of time.
+/// Runs one operation with a timeout.
 ///
-/// The driver has no socket timeout, so a frozen server would hold its caller
-/// for ever. A dropped operation closes its connection; whether it took effect is
-/// unknown, as with any lost answer.
+/// The driver has no socket timeout, so an unresponsive server would block the caller forever. A
+/// dropped operation closes its connection; its outcome is unknown.
 ///
 /// # Errors
 ///
@@ -230,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_at_no_index_names_the_index_and_the_remedy() {
-        // As 6.0 words it, and with other words in front.
+    fn missing_index_error_names_index_and_remedy() {
+        // The message of 6.0, and one with a prefix.
         let messages = [
             "error processing query: ns=app.outbox_recordsTree: status $eq \"pending\"\nSort: {}\n\
              Proj: {}\n planner returned error :: caused by :: hint provided does not correspond to \
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn another_bad_value_is_no_missing_index() {
+    fn other_bad_value_is_not_a_missing_index() {
         let error = refused(2, "$in needs an array").of_index("outbox_records", "lane_idx");
 
         assert!(matches!(error, StoreError::Driver { .. }), "{error:?}");

@@ -25,7 +25,7 @@ pub fn hit(name: &'static str) {
 #[inline(always)]
 pub fn hit(_name: &'static str) {}
 
-/// Passes a place with one record in hand: `relay::publish ID` is a place of its own for each.
+/// Passes a place for one record: `relay::publish ID` is a place of its own for each.
 #[cfg(feature = "failpoints")]
 pub fn hit_with(name: &str, id: &str) {
     if fail::eval(&format!("{name} {id}"), |_| ()).is_some() {
@@ -33,7 +33,7 @@ pub fn hit_with(name: &str, id: &str) {
     }
 }
 
-/// Passes a place with one record in hand: nothing happens.
+/// Passes a place for one record: nothing happens.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn hit_with(_name: &str, _id: &str) {}

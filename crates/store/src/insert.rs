@@ -1,35 +1,35 @@
-//! Inserting within a transaction, with the server's own words about what it refuses.
+//! Inserts documents in a transaction, and keeps the server's details of a rejection.
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, Document};
 use mongodb::error::Result;
 use mongodb::{ClientSession, Database};
 
-/// A command of inserts carries at most this much: below the 16 MiB of a message's main section,
-/// unless one document alone is larger.
-const LARGEST: usize = 12 << 20;
+/// Maximum size of an insert command: below the 16 MiB of a message's main section, unless a single
+/// document is larger.
+const MAX_COMMAND_BYTES: usize = 12 << 20;
 
-/// The server refused one of the documents; the transaction is over.
+/// The server rejected one of the documents; the transaction is aborted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
-    /// Which of them.
+    /// Index of the document.
     pub index: usize,
     /// The server's code.
     pub code: i32,
-    /// For code 11000: the keys of the unique index that it violates.
+    /// For code 11000: the keys of the violated unique index.
     pub key_pattern: Option<Document>,
-    /// The server's words; they may quote the document.
+    /// The server's message; it may quote the document.
     pub message: String,
 }
 
 /// Inserts `documents` in the session's transaction, in their order.
 ///
-/// By the command itself: the driver's own `insert_many` does not hand on the `keyPattern`, by
-/// which alone one unique index is told from another (hazard 13).
+/// Sends the command itself: the driver's `insert_many` drops the `keyPattern`, the only way to
+/// distinguish unique indexes.
 ///
 /// # Errors
 ///
-/// The driver's, labels and all.
+/// The driver's error with its labels.
 pub async fn insert(
     session: &mut ClientSession,
     database: &Database,
@@ -54,7 +54,7 @@ pub async fn insert(
     Ok(None)
 }
 
-/// As many in one command as it carries.
+/// Splits the documents into commands.
 fn parts(documents: &[RawDocumentBuf]) -> impl Iterator<Item = &[RawDocumentBuf]> {
     let mut rest = documents;
     std::iter::from_fn(move || {
@@ -64,7 +64,7 @@ fn parts(documents: &[RawDocumentBuf]) -> impl Iterator<Item = &[RawDocumentBuf]
         let mut bytes = 0;
         let fitting = rest.iter().take_while(|document| {
             bytes += document.as_bytes().len();
-            bytes <= LARGEST
+            bytes <= MAX_COMMAND_BYTES
         });
         let (part, left) = rest.split_at(fitting.count().max(1));
         rest = left;
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_carries_what_it_can_and_at_least_one() {
+    fn parts_fill_commands_with_at_least_one_document() {
         let small = rawdoc! { "a": "x".repeat(5 << 20) };
         let large = rawdoc! { "a": "x".repeat(13 << 20) };
 

@@ -1,16 +1,16 @@
-//! How long one operation on MongoDB may take, and how much a document may hold.
+//! Timeouts of MongoDB operations, and the maximum size of a document.
 
 use std::time::Duration;
 
-/// A read or write of one batch. Twice the driver's server selection timeout, so
-/// that an election (seconds) passes within one operation.
+/// Read or write of one batch. Twice the driver's server selection timeout, so that an election
+/// (seconds) passes within one operation.
 pub const BATCH: Duration = Duration::from_secs(10);
 
-/// A count or a listing that an operator waits for.
+/// Count or list that an operator waits for.
 pub const SURVEY: Duration = Duration::from_secs(60);
 
-/// Creating collections and indexes at start: an index on a large collection takes long.
+/// Creation of collections and indexes at start: an index on a large collection takes long.
 pub const SCHEMA: Duration = Duration::from_secs(600);
 
-/// What a document of MongoDB may have, in bytes.
+/// Maximum size of a document, in bytes.
 pub const LARGEST_DOCUMENT: usize = 16 << 20;

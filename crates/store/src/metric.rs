@@ -1,4 +1,4 @@
-//! What a metric is: its name, kind, unit and help text, in one line where it is counted.
+//! Describes metrics: name, kind, unit and help text, in one line where the metric is counted.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
@@ -35,19 +35,19 @@ impl Description {
         Self { name, kind: MetricKind::Histogram, unit: Unit::Count, help }
     }
 
-    /// The same in seconds.
+    /// Sets the unit to seconds.
     #[must_use]
     pub const fn in_seconds(self) -> Self {
         Self { unit: Unit::Seconds, ..self }
     }
 
-    /// The same in bytes.
+    /// Sets the unit to bytes.
     #[must_use]
     pub const fn in_bytes(self) -> Self {
         Self { unit: Unit::Bytes, ..self }
     }
 
-    /// Tells the recorder of this process.
+    /// Registers the description with the recorder of this process.
     pub fn register(&self) {
         let Self { name, kind, unit, help } = *self;
         match kind {

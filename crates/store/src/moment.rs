@@ -1,23 +1,23 @@
-//! Points in time on this host, by a clock that nobody sets and that no suspension stops.
+//! Points in time by the boot-time clock, which is never set and includes suspension.
 
 use std::ops::Add;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What [`Instant`](std::time::Instant) is, but for a host that was suspended: there the clock of
-/// `Instant` stands still (Linux, `CLOCK_MONOTONIC`), while leases and heartbeats run out elsewhere.
+/// Like [`Instant`](std::time::Instant), but includes the time that a host was suspended. The clock
+/// of `Instant` stops then (Linux, `CLOCK_MONOTONIC`), while leases and heartbeats expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
 
-/// Elsewhere than on Linux the monotonic clock goes on, or there is no other.
+/// On other systems than Linux the monotonic clock includes suspension, or there is no other.
 #[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
 impl Moment {
-    /// This one.
+    /// Returns the current moment.
     pub fn now() -> Self {
         let time = clock_gettime(CLOCK);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -25,13 +25,13 @@ impl Moment {
         Self(Duration::new(seconds, nanos))
     }
 
-    /// How long after the start of the host it is; where the clock cannot tell, after another fixed
-    /// moment.
+    /// Returns the time since the host started, or since another fixed moment if the clock cannot
+    /// be read.
     pub fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// How long after `earlier` it is; zero where it is before.
+    /// Returns the time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_on_and_never_back() {
+    fn moment_never_decreases() {
         let first = Moment::now();
         std::thread::sleep(Duration::from_millis(5));
         let second = Moment::now();

@@ -1,4 +1,4 @@
-//! Reads by commands that were written byte by byte.
+//! Reads with commands that are already encoded.
 
 use bson::doc;
 use bson::raw::RawDocumentBuf;
@@ -8,15 +8,14 @@ use mongodb::Database;
 use crate::connect::primary;
 use crate::{StoreError, limits, within};
 
-/// What every command of reads says besides what it reads: what a majority has, and for how long the
-/// server tries.
+/// Options of every read command: majority read concern, and the server's time limit.
 pub fn options() -> bson::Document {
     let server_limit = i64::try_from(limits::SURVEY.as_millis()).unwrap_or(i64::MAX);
     doc! { "readConcern": { "level": "majority" }, "maxTimeMS": server_limit }
 }
 
-/// Everything that a `find` or `aggregate` finds, [`options`] and all. The driver's own methods take
-/// and give documents that hold UTF-8 only.
+/// Returns everything that a `find` or `aggregate` with [`options`] finds. The driver's own methods
+/// support UTF-8 only.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Texts for logs and stored errors: an error with its sources, a name cut to a length.
+//! Formats texts for logs and stored errors: an error with its sources, a shortened name.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 
 use mongodb::error::{Error as DriverError, ErrorKind};
 
-/// Characters of a name that a line has at most.
+/// Maximum length of a name in a log line, in characters.
 pub const LONGEST_NAME: usize = 200;
 
-/// An error with its sources, in one line.
+/// Formats an error with its sources, in one line.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = words(error);
     let mut source = source_of(error);
@@ -21,7 +21,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// What an error says for itself; of MongoDB's driver one sentence in place of its dump.
+/// Returns the text of an error; for the MongoDB driver, one sentence instead of a dump.
 fn words(error: &(dyn Error + 'static)) -> String {
     match driver(error) {
         Some(driver) => crate::words(driver),
@@ -29,7 +29,7 @@ fn words(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// What an error came of. A refused login quotes its source, which would only say it again.
+/// Returns the source of an error, except for a refused login, which quotes it already.
 fn source_of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let driver = driver(error);
     let says_all =
@@ -42,7 +42,7 @@ fn driver<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a DriverError> {
     boxed.or_else(|| error.downcast_ref::<DriverError>())
 }
 
-/// A text, or so many characters of its beginning and how long it was.
+/// Returns a text, or its first characters and its length.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => text.into(),

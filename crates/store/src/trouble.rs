@@ -1,9 +1,9 @@
-//! A trouble with MongoDB, told when it begins and when it is over, and not once per try.
+//! Tracks failures of MongoDB, to log when they begin and end instead of once per try.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
-/// What many tries at one kind of work have met lately.
+/// Recent results of repeated tries of one operation.
 #[derive(Debug, Default)]
 pub struct Trouble {
     state: Mutex<State>,
@@ -11,16 +11,16 @@ pub struct Trouble {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Tries in a row that failed.
+    /// Consecutive failed tries.
     failures: u32,
     succeeded: Option<Instant>,
 }
 
 impl Trouble {
-    /// A try that was begun at `began` has failed; answers whether that is news.
+    /// Records the failure of a try begun at `began`; returns whether it is the first of an outage.
     ///
-    /// It is none where another try has succeeded since then: an answer that never came is
-    /// given up long after others have come.
+    /// It is not if another try has succeeded since: a lost response times out long after others
+    /// arrived.
     pub fn failed(&self, began: Instant) -> bool {
         let mut state = self.state();
         if state.succeeded.is_some_and(|succeeded| succeeded >= began) {
@@ -30,12 +30,12 @@ impl Trouble {
         state.failures == 1
     }
 
-    /// Whether the latest try has failed, of those that count.
+    /// Returns whether the latest try that counts has failed.
     pub fn lasts(&self) -> bool {
         self.state().failures > 0
     }
 
-    /// A try has succeeded; answers how many had failed before, where any had.
+    /// Records a success; returns how many tries had failed before, if any.
     pub fn succeeded(&self) -> Option<u32> {
         let mut state = self.state();
         state.succeeded = Some(Instant::now());
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_once_and_its_end_once() {
+    fn outage_is_reported_once_and_its_end_once() {
         let trouble = Trouble::default();
 
         assert_eq!(trouble.succeeded(), None);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_of_before_the_last_success_is_no_news() {
+    fn failure_begun_before_the_last_success_is_ignored() {
         let trouble = Trouble::default();
         let began = Instant::now();
         trouble.succeeded();

@@ -1,12 +1,12 @@
-//! What an error of MongoDB's driver says, in one sentence: the driver's own text is a `Debug` dump of
-//! all that it knows.
+//! Describes an error of the MongoDB driver in one sentence; the driver's own text is a `Debug`
+//! dump.
 
 use std::io;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 use tracing::debug;
 
-/// One sentence without dump, labels and answer in hex. Quotes no value of a document.
+/// Returns one sentence without dump, labels and hex response. Quotes no value of a document.
 pub fn words(error: &DriverError) -> String {
     match error.kind.as_ref() {
         ErrorKind::ServerSelection { message, .. } => {
@@ -23,7 +23,7 @@ pub fn words(error: &DriverError) -> String {
         ErrorKind::Write(WriteFailure::WriteConcernError(error)) => {
             format!("{} ({}, code {})", error.message, error.code_name, error.code)
         }
-        // These are dumps, with documents in them.
+        // Dumps that contain documents.
         ErrorKind::InsertMany(_) | ErrorKind::BulkWrite(_) | ErrorKind::Write(_) => {
             "MongoDB refused the write".to_owned()
         }
@@ -31,7 +31,7 @@ pub fn words(error: &DriverError) -> String {
     }
 }
 
-/// Of a host that `mongodb+srv` looks up, the name alone: all that was asked is a dump.
+/// Returns the host name of a failed `mongodb+srv` lookup; the rest is a dump.
 fn of_dns(message: &str) -> String {
     let name = message.split_once("Name(\"").and_then(|(_, rest)| rest.split('"').next());
     match name {
@@ -50,7 +50,7 @@ fn of_io(error: &io::Error) -> String {
     }
 }
 
-/// From the text alone: the driver keeps the topology itself to itself.
+/// Parses the text, since the driver does not expose the topology.
 fn selection(message: &str) -> String {
     let servers: Vec<(&str, Result<&str, String>)> =
         message.split("{ Address: ").skip(1).filter_map(server).collect();
@@ -74,7 +74,7 @@ fn selection(message: &str) -> String {
     }
 }
 
-/// Address, and type or error, of one server of the topology.
+/// Returns address, and type or error, of one server of the topology.
 fn server(text: &str) -> Option<(&str, Result<&str, String>)> {
     let (address, rest) = text.split_once(", Type: ")?;
     let kind = rest.split([',', ' ']).next().unwrap_or_default();
@@ -92,7 +92,7 @@ fn server(text: &str) -> Option<(&str, Result<&str, String>)> {
     ))
 }
 
-/// Without the names of the driver's kinds, and the number of an errno.
+/// Removes the names of the driver's kinds, and the number of an errno.
 fn reason(text: &str) -> String {
     let text = text.trim_start_matches("Kind: ").trim_start_matches("I/O error: ");
     let text = match text.split_once(" (os error ") {
@@ -103,7 +103,7 @@ fn reason(text: &str) -> String {
     };
     let mut letters = text.chars();
     match letters.next() {
-        // Not of a name in capitals, such as SCRAM.
+        // Names in capitals, such as SCRAM, stay.
         Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
             first.to_lowercase().chain(letters).collect()
         }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_that_failed_names_each_server_and_its_reason() {
+    fn failed_selection_names_each_server_and_reason() {
         let down =
             |address: &str| format!("{{ Address: {address}, Type: Unknown, Error: {DOWN} }}");
         let secondary =
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_does_not_exist_is_named_without_the_question() {
+    fn unknown_host_is_named_without_the_query() {
         let dump = "no records found for Query { name: Name(\"_mongodb._tcp.db.invalid.\"), \
                     query_type: SRV, query_class: IN }";
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_of_the_drivers_dump_is_left() {
+    async fn words_contain_no_dump_of_the_driver() {
         for uri in ["localhost:27017", "mongodb://h:x/db", "mongodb://u:p%@h/db"] {
             let error = mongodb::options::ClientOptions::parse(uri).await.unwrap_err();
 

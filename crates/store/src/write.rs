@@ -1,4 +1,4 @@
-//! One `update` command of several statements, answered as a whole.
+//! Sends one write command of several statements, and reads its response.
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, doc};
@@ -8,16 +8,16 @@ use mongodb::action::RunCommand;
 use crate::connect::primary;
 use crate::{StoreError, limits, within};
 
-/// How much must be certain before the answer comes.
+/// Acknowledgement that a write waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// The primary has it: enough for a lease, whose loss costs a duplicate.
+    /// The primary: sufficient for a lease, whose loss costs a duplicate.
     Primary,
-    /// A majority has it: no failover takes it back (guard 4).
+    /// A majority: a failover does not undo it.
     Majority,
 }
 
-/// What the server did with the statements.
+/// Result of the statements.
 #[derive(Debug, Default)]
 pub struct Written {
     /// Documents matched, over all statements.
@@ -28,13 +28,12 @@ pub struct Written {
 
 /// Sends `statements` (`{q, u, multi}`) in one command.
 ///
-/// The driver's own `update_many` takes one statement a command and is never retried;
-/// neither is this: every caller can tell a repetition from a first try.
+/// The driver's `update_many` takes one statement and is never retried. This is not retried either:
+/// every caller can distinguish a retry from a first try.
 ///
 /// # Errors
 ///
-/// Those of the store. A write concern that was not reached in time is an error: the
-/// outcome is unknown.
+/// Those of the store. If the write concern is not reached in time, the outcome is unknown.
 pub async fn update(
     database: &Database,
     collection: &str,
@@ -72,7 +71,7 @@ async fn run(
     answered(action, database.run_command(command)).await
 }
 
-/// Sends a command that was written byte by byte, [`options`] and all.
+/// Sends an encoded command, including its [`options`].
 ///
 /// # Errors
 ///
@@ -85,7 +84,7 @@ pub async fn send(
     answered(action, database.run_raw_command(command)).await
 }
 
-/// What every command of writes says besides its statements.
+/// Options of every write command.
 pub fn options(certainty: Certainty) -> Document {
     let server_limit = i64::try_from(limits::BATCH.as_millis()).unwrap_or(i64::MAX);
     let concern = match certainty {
@@ -97,7 +96,7 @@ pub fn options(certainty: Certainty) -> Document {
 
 async fn answered(action: &'static str, running: RunCommand<'_>) -> Result<Written, StoreError> {
     let running = running.selection_criteria(primary());
-    // The server gives up first, so that its words reach the log.
+    // The server times out first, so that its message reaches the log.
     let answer = within(action, limits::BATCH * 2, running.into_future()).await?;
     read_answer(action, &answer)
 }

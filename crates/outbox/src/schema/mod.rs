@@ -1,4 +1,4 @@
-//! The outbox's collections, and the indexes of its records, each beside the query that it serves.
+//! Collections of the outbox, and their indexes, each next to the query that it serves.
 
 pub mod options;
 pub mod validator;
@@ -23,10 +23,10 @@ use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::repair::SCHEDULED_INDEX;
 use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX};
 
-/// Refuses a `dedupKey` that another record has.
+/// Rejects a second record with the same `dedupKey`.
 pub const DEDUP_INDEX: &str = "dedup_idx";
 
-/// All of them, in the order in which they are created.
+/// All indexes, in the order of their creation.
 pub const INDEXES: [Index; 6] = [
     Index {
         name: LANE_INDEX,
@@ -86,10 +86,10 @@ pub const INDEXES: [Index; 6] = [
     },
 ];
 
-/// Creates what is missing of the outbox, and adjusts the retention.
+/// Creates missing collections and indexes, and adjusts the retention.
 ///
-/// Where instances with different retentions do it at once, the last one's stays. A collection
-/// that exists keeps its validator or lack of one.
+/// If instances with different retentions call this at once, the last one wins. An existing
+/// collection keeps its validator or lack of one.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub async fn apply(
     layout(collections, options).apply().await
 }
 
-/// Compares the outbox with what it should be.
+/// Compares the outbox with the expected schema.
 ///
 /// # Errors
 ///

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// How long a delivered record stays by default: long enough to look into last week's incident.
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The two settings that the schema depends on, beside the collections' prefix.
+/// Settings that the schema depends on, in addition to the prefix of the collections.
 ///
-/// The default is the configuration's.
+/// The default is that of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchemaOptions {
     /// How long a delivered record stays.
@@ -20,10 +20,9 @@ pub struct SchemaOptions {
 }
 
 impl SchemaOptions {
-    /// The retention as a TTL index takes it.
+    /// Returns the retention in seconds for a TTL index.
     ///
-    /// A part of a second counts as a whole one, so that no record goes before its time;
-    /// beyond 68 years it is the most that MongoDB accepts.
+    /// Rounds up, so that no record expires early, and clamps to the maximum of MongoDB (68 years).
     pub fn expire_after_seconds(&self) -> i32 {
         let part = u64::from(self.retention.subsec_nanos() > 0);
         let seconds = self.retention.as_secs().saturating_add(part);
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_second_is_a_whole_one_and_nothing_is_too_long() {
+    fn retention_rounds_up_and_is_clamped_to_the_maximum() {
         for (retention, expected) in [
             (Duration::ZERO, 0),
             (Duration::from_millis(1), 1),

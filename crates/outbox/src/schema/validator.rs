@@ -1,9 +1,9 @@
-//! The shape of a record, so that a wrong one fails in its producer's hands.
+//! The JSON schema validator of records: an invalid record fails in the producer's transaction.
 //!
-//! It refuses what the relay would call malformed (contract, section 1), a `status` that is
-//! never delivered, and dates of a wrong type. It leaves alone what the relay mends by itself
-//! (`seq`, `partition` unless it is an array), the relay's own fields, and all unknown ones. An
-//! optional field may be null: many drivers write null for what their users left out.
+//! Rejects records that the relay would mark dead as malformed, unknown values of `status`, and
+//! dates of a wrong type. Accepts what the relay repairs (`seq`; `partition` unless it is an
+//! array), the relay's own fields, and all unknown fields. An optional field may be null, since
+//! many drivers write null for an absent value.
 
 use bson::{Bson, Document, doc};
 
@@ -13,19 +13,19 @@ use crate::fields::{
 };
 use crate::schema::options::Validator;
 
-/// Records that were wrong before stay writable for the relay, which must be able to make
-/// them dead; insertions, and updates of right ones, are judged.
+/// Existing invalid records stay writable, since the relay must be able to mark them dead. Inserts,
+/// and updates of valid records, are validated.
 pub const LEVEL: &str = "moderate";
 
 const REQUIRED: [&str; 3] = [TYPE, PAYLOAD, STATUS];
 
 const STATUSES: [&str; 4] = [PENDING, SCHEDULED, DONE, DEAD];
 
-/// Every kind of value that a broker can carry as a header.
+/// BSON types that a broker can carry as a header.
 const HEADER_TYPES: &[&str] =
     &["string", "int", "long", "double", "decimal", "bool", "date", "objectId", "binData", "null"];
 
-/// Each field, the types that it may have, and what the refusal says of it.
+/// Field, permitted BSON types, and description in the error.
 const TYPES: [(&str, &[&str], &str); 10] = [
     (ID, &["binData", "objectId", "string", "int", "long"], "a UUID, ObjectId, string or integer"),
     (KEY, &["string", "null"], "a string: what the record is ordered by"),
@@ -39,7 +39,7 @@ const TYPES: [(&str, &[&str], &str); 10] = [
     (DEDUP_KEY, &["string", "null"], "a string: unique while the record exists"),
 ];
 
-/// The validator of `outbox_records`.
+/// Returns the validator of `outbox_records`.
 pub fn validator() -> Document {
     let mut properties = Document::new();
     for (field, types, description) in TYPES {
@@ -51,7 +51,8 @@ pub fn validator() -> Document {
     }
     let description = "pending or scheduled at the insertion; done or dead by the relay";
     properties.insert(STATUS, doc! { "enum": STATUSES.as_slice(), "description": description });
-    // The relay would mend it; but one such record ever, and MongoDB sorts every page anew.
+    // The relay could repair an array, but a single one makes the index multikey, and MongoDB then
+    // sorts every page.
     let description = "no array: the index that all reads go by would be a multikey one for good";
     let no_array = doc! { "not": { "bsonType": "array" }, "description": description };
     properties.insert(PARTITION, no_array);
@@ -65,7 +66,7 @@ pub fn validator() -> Document {
     }
 }
 
-/// The options with which `outbox_records` is created; none when there is no validator.
+/// Returns the options to create `outbox_records` with; empty if there is no validator.
 pub fn collection_options(validator_set: Validator) -> Document {
     match action(validator_set) {
         None => Document::new(),
@@ -77,7 +78,7 @@ pub fn collection_options(validator_set: Validator) -> Document {
     }
 }
 
-/// What MongoDB calls it; `None` where there is no validator.
+/// Returns the `validationAction`; `None` if there is no validator.
 fn action(validator_set: Validator) -> Option<&'static str> {
     match validator_set {
         Validator::Error => Some("error"),

@@ -161,9 +161,12 @@ impl Snapshot {
     ) -> Result<(HashMap<Arc<str>, Part>, BTreeSet<Arc<str>>), StoreError> {
         let mut parts: HashMap<Arc<str>, Part> = HashMap::new();
         // In the order of the read.
-        let place = |key: &Arc<str>| match is_unstamped {
-            true => (Range::Partition(partition::of_key(key)), key.clone()),
-            false => (Range::Unstamped, key.clone()),
+        let place = |key: &Arc<str>| {
+            if is_unstamped {
+                (Range::Partition(partition::of_key(key)), key.clone())
+            } else {
+                (Range::Unstamped, key.clone())
+            }
         };
         let mut unknown: BTreeMap<Place, Arc<str>> =
             keys.into_iter().map(|key| (place(&key), key)).collect();
@@ -177,16 +180,15 @@ impl Snapshot {
             if left.records == 0 || left.bytes == 0 {
                 break;
             }
-            let partitions = match is_unstamped {
-                true => {
-                    let partitions: BTreeSet<i32> = unknown
-                        .values()
-                        .take(asked.len())
-                        .map(|key| i32::from(partition::of_key(key)))
-                        .collect();
-                    Bson::Document(doc! { "$in": Vec::from_iter(partitions) })
-                }
-                false => Bson::Null,
+            let partitions = if is_unstamped {
+                let partitions: BTreeSet<i32> = unknown
+                    .values()
+                    .take(asked.len())
+                    .map(|key| i32::from(partition::of_key(key)))
+                    .collect();
+                Bson::Document(doc! { "$in": Vec::from_iter(partitions) })
+            } else {
+                Bson::Null
             };
             let filter = doc! {
                 STATUS: exactly(PENDING),

@@ -1,4 +1,4 @@
-//! Creating what is missing.
+//! Creates missing collections and indexes.
 
 use bson::{Bson, Document, doc};
 
@@ -10,43 +10,43 @@ use crate::schema::judge::{Taken, Verdict, judge};
 use crate::schema::layout::{Layout, Part};
 use crate::{DUPLICATE_KEY, StoreError, limits, within};
 
-/// NamespaceExists: somebody created the collection first.
+/// NamespaceExists: the collection was created meanwhile.
 const COLLECTION_EXISTS: i32 = 48;
 
-/// What the server answers where an index can't be had beside what is there:
-/// CannotCreateIndex, IndexAlreadyExists, IndexOptionsConflict, IndexKeySpecsConflict, DuplicateKey.
-const REFUSALS: [i32; 5] = [67, 68, 85, 86, DUPLICATE_KEY];
+/// Codes of a conflict with existing indexes or documents: CannotCreateIndex, IndexAlreadyExists,
+/// IndexOptionsConflict, IndexKeySpecsConflict, DuplicateKey.
+const CONFLICT_CODES: [i32; 5] = [67, 68, 85, 86, DUPLICATE_KEY];
 
-/// What was done; all of it empty where nothing was missing.
+/// Changes that were made; empty if nothing was missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Collections created, by their full names.
     pub collections: Vec<String>,
-    /// Indexes created (by this or, at the same time, by another instance).
+    /// Indexes created (by this instance or, at the same time, by another one).
     pub indexes: Vec<&'static str>,
-    /// The seconds of the retention that was adjusted in place.
+    /// The adjusted retention, in seconds.
     pub expire_after_seconds: Option<i32>,
-    /// The database that was nobody's, and is now its context's.
+    /// The database that had no context, and now belongs to this one.
     pub claimed: Option<String>,
 }
 
 impl Layout {
     /// Creates what is missing, and adjusts the retention.
     ///
-    /// Safe to repeat, after a crash in its midst too, and to run in several instances at
-    /// once. Nothing is ever dropped, and a collection that exists keeps its options.
+    /// Safe to repeat after a crash, and to run in several instances at once. Nothing is dropped,
+    /// and an existing collection keeps its options.
     ///
     /// # Errors
     ///
-    /// [`SchemaError::Conflict`] where an index has another definition or another name,
-    /// [`SchemaError::Unusable`] where a collection's name is a view's or the like; what
-    /// was missing beside it may have been created. Else those of the store.
+    /// [`SchemaError::Conflict`] if an index has another definition or name,
+    /// [`SchemaError::Unusable`] if the name of a collection belongs to a view or the like; other
+    /// missing parts may have been created. Otherwise those of the store.
     pub async fn apply(&self) -> Result<Applied, SchemaError> {
         let mut applied = Applied::default();
         self.create_collections(&mut applied).await?;
         match self.complete_indexes(&mut applied).await {
-            // Another instance with other settings may have been at it in the same moment:
-            // what it made is judged once more.
+            // An instance with other settings may have created indexes at the same time: they are
+            // compared again.
             Err(SchemaError::Conflict { .. }) => self.complete_indexes(&mut applied).await?,
             other => other?,
         }
@@ -82,7 +82,7 @@ impl Layout {
         let found = Found::look(self).await?;
         for part in &self.parts {
             let missing = self.complete(part, found.indexes(&part.name), applied).await?;
-            // Whoever has the other setting may have made the other one since we looked.
+            // An instance with the other setting may have created the rival since the listing.
             if missing.iter().any(|index| index.rival.is_some()) {
                 let found = Found::look(self).await?;
                 for index in missing {
@@ -94,7 +94,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Which ones were missing; they are there now.
+    /// Creates the missing ones and returns which they were.
     async fn complete(
         &self,
         part: &Part,
@@ -129,7 +129,7 @@ impl Layout {
         Ok(missing)
     }
 
-    /// All in one scan of the collection; only after a refusal one by one, to learn which.
+    /// Creates all in one scan of the collection; after a rejection one by one, to find the cause.
     async fn create_indexes(
         &self,
         part: &Part,
@@ -165,7 +165,7 @@ impl Layout {
 }
 
 impl Verdict {
-    /// What stands in an index's way, as an error.
+    /// Converts what conflicts with an index into an error.
     fn refuse(self, index: &Index, collection: &str) -> Result<(), SchemaError> {
         let drop = |by: &str| {
             format!(
@@ -192,7 +192,7 @@ impl Verdict {
     }
 }
 
-/// The server saw a conflict that the listing had not shown.
+/// Returns the error of a conflict that the listing did not contain.
 fn refused(index: &Index, collection: &str, error: &StoreError) -> SchemaError {
     let words = match error {
         StoreError::Driver { source, .. } => source.to_string(),
@@ -222,5 +222,5 @@ fn refused(index: &Index, collection: &str, error: &StoreError) -> SchemaError {
 }
 
 fn is_refusal(error: &StoreError) -> bool {
-    error.code().is_some_and(|code| REFUSALS.contains(&code))
+    error.code().is_some_and(|code| CONFLICT_CODES.contains(&code))
 }

@@ -1,13 +1,13 @@
-//! What stands between the schema and the database.
+//! Errors of the schema.
 
 use std::fmt;
 
 use crate::{Meaning, StoreError};
 
-/// The schema could not be applied or looked at.
+/// The schema could not be applied or verified.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SchemaError {
-    /// An index can't be created beside what is there. Nothing was dropped.
+    /// An index conflicts with an existing one. Nothing was dropped.
     #[error("index {index} of collection {collection} can't be created: {detail}; {remedy}")]
     Conflict {
         /// The index that should be there.
@@ -16,10 +16,10 @@ pub enum SchemaError {
         collection: String,
         /// What differs.
         detail: String,
-        /// What a person can do about it.
+        /// The remedy.
         remedy: String,
     },
-    /// Something of that name exists which can't hold what it should.
+    /// Something with that name exists and cannot be used.
     #[error(
         "{collection} can't be used: it is {found}, and a plain collection is needed; rename or \
          drop it, or choose another {elsewhere}"
@@ -32,7 +32,7 @@ pub enum SchemaError {
         /// The settings by which it would be another.
         elsewhere: &'static str,
     },
-    /// Something is missing, or differs, where nothing may be made.
+    /// Something is missing or differs, and creation is not permitted.
     #[error(
         "the schema differs ({differences}); run `postrider schema apply {target}`, or set \
          outbox.auto_init_schema = true"
@@ -40,19 +40,19 @@ pub enum SchemaError {
     Differs {
         /// What differs.
         differences: String,
-        /// What is to be applied: an argument of the command.
+        /// What to apply: an argument of the command.
         target: String,
     },
-    /// The database is another context's.
+    /// The database belongs to another context.
     #[error("{0}")]
     Foreign(Box<Foreign>),
-    /// MongoDB did not do it.
+    /// MongoDB failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl SchemaError {
-    /// Whether trying again can help.
+    /// Returns whether a retry can help.
     pub fn meaning(&self) -> Meaning {
         match self {
             Self::Store(error) => error.meaning(),
@@ -61,19 +61,19 @@ impl SchemaError {
     }
 }
 
-/// A database that is not this context's, or not as this version lays it out. `Display` names both
-/// contexts and what can be done.
+/// A database of another context, or with another layout version. `Display` names both contexts and
+/// the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// The database.
     pub database: String,
-    /// Whose it is.
+    /// Its context.
     pub found: String,
     /// Its layout version.
     pub version: String,
-    /// Who we are.
+    /// The context of this process.
     pub wanted: String,
-    /// The version that we know.
+    /// The layout version that this release supports.
     pub known: i32,
     /// The settings by which it would be another.
     pub elsewhere: String,
@@ -87,9 +87,10 @@ impl fmt::Display for Foreign {
             "database {database} belongs to the context {found:?} (layout version {version}, see its \
              collection wow_database_metadata), and not to {wanted:?} (version {known}); "
         )?;
-        match found == wanted {
-            true => write!(f, "run a release that knows its layout, or set another {elsewhere}"),
-            false => write!(f, "set events.context = {found:?}, or another {elsewhere}"),
+        if found == wanted {
+            write!(f, "run a release that knows its layout, or set another {elsewhere}")
+        } else {
+            write!(f, "set events.context = {found:?}, or another {elsewhere}")
         }
     }
 }

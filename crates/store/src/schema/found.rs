@@ -1,4 +1,4 @@
-//! What is there: collections and indexes as the primary lists them.
+//! Lists the existing collections and indexes, from the primary.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use crate::connect::primary;
 use crate::schema::layout::Layout;
 use crate::{StoreError, limits, within};
 
-/// NamespaceNotFound: the collection of which the indexes were asked for is not there.
+/// NamespaceNotFound: the collection of the requested indexes does not exist.
 const NO_COLLECTION: i32 = 26;
 
-/// A layout's part of a database, as it is.
+/// Existing collections and indexes of a layout.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// The `listCollections` entries of those that exist, by name.
+    /// The `listCollections` entries, by name.
     collections: BTreeMap<String, Document>,
-    /// The `listIndexes` entries of those that should have indexes, by name.
+    /// The `listIndexes` entries, by name of the collection.
     indexes: BTreeMap<String, Vec<Document>>,
 }
 
 impl Found {
-    /// Looks at the database.
+    /// Lists the database.
     pub async fn look(layout: &Layout) -> Result<Self, StoreError> {
         let database = &layout.database;
         let wanted: Vec<&str> = layout.parts.iter().map(|part| part.name.as_str()).collect();
@@ -49,20 +49,20 @@ impl Found {
         Ok(found)
     }
 
-    /// The indexes of a collection.
+    /// Returns the indexes of a collection.
     pub fn indexes(&self, name: &str) -> &[Document] {
         self.indexes.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether something of this name exists.
+    /// Returns whether something with this name exists.
     pub fn has(&self, name: &str) -> bool {
         self.collections.contains_key(name)
     }
 
-    /// Why what exists under this name can't be used, in words; `None` where nothing is wrong.
+    /// Returns why what has this name cannot be used; `None` if it can.
     ///
-    /// A TTL index deletes nothing from a capped one, and under a collation of its own different
-    /// keys would be one, and none could be hashed.
+    /// A TTL index deletes nothing from a capped collection. A collation could make different keys
+    /// equal, and prevents hashed indexes.
     pub fn what_is_wrong_with(&self, name: &str) -> Option<String> {
         let entry = self.collections.get(name)?;
         let kind = entry.get_str("type").unwrap_or("collection");

@@ -1,23 +1,23 @@
-//! What an index is.
+//! Definitions of indexes.
 
 use bson::{Bson, Document, doc};
 
-/// One index. The unique ones guard what is written, the others serve a query each.
+/// An index. Unique ones protect writes; each of the others serves a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
     /// Its name.
     pub name: &'static str,
     /// The fields that it orders by.
     pub keys: &'static [Key],
-    /// Which documents are in it; all of them without this.
+    /// The documents that it contains; all if absent.
     pub partial: Option<Partial>,
-    /// Whether two documents may share a key.
+    /// Whether keys are unique.
     pub unique: bool,
-    /// When documents go by it.
+    /// When it deletes documents.
     pub expiry: Option<Expiry>,
-    /// What must not be there beside it.
+    /// An index that must not exist next to it.
     pub rival: Option<Rival>,
-    /// The query that it is for, in words: the lines of a comment.
+    /// The query that it serves: the lines of a comment.
     pub serves: &'static [&'static str],
 }
 
@@ -26,42 +26,42 @@ pub struct Index {
 pub enum Key {
     /// By the order of its values.
     Ascending(&'static str),
-    /// By the hash of its value: finds what is equal, and can be a shard key.
+    /// By the hash of its value: supports equality, and can be a shard key.
     Hashed(&'static str),
 }
 
-/// Which documents are in an index.
+/// The documents that an index contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partial {
     /// Those of this status.
     Status(&'static str),
     /// Those in which this field is true.
     True(&'static str),
-    /// Those in which this field is text. Null and absent differ in a unique index, so that
-    /// a `sparse` one would refuse the second record whose driver writes null.
+    /// Those in which this field is text. A `sparse` unique index would reject the second record
+    /// whose driver writes null.
     Text(&'static str),
 }
 
-/// When documents go by the date in an index.
+/// When an index deletes documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// When it is older than the retention, which can be changed in place.
+    /// When the date is older than the retention, which can be changed in place.
     Retention,
-    /// When it has come.
+    /// When the date has passed.
     AtDate,
 }
 
-/// A unique index that promises something else than ours: the two exclude each other.
+/// A unique index with another guarantee; the two exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rival {
-    /// What it is unique in.
+    /// Its unique fields.
     pub keys: &'static [Key],
-    /// The setting with which it is made.
+    /// The setting that creates it.
     pub setting: &'static str,
 }
 
 impl Index {
-    /// What most indexes are, but for their name and keys.
+    /// Defaults of all fields but name and keys.
     pub const PLAIN: Self = Self {
         name: "",
         keys: &[],
@@ -72,19 +72,19 @@ impl Index {
         serves: &[],
     };
 
-    /// Its keys, as MongoDB takes them.
+    /// Returns its keys, for MongoDB.
     pub fn key(&self) -> Document {
         document(self.keys)
     }
 
-    /// The names of its fields, for people.
+    /// Returns the names of its fields, for messages.
     pub fn fields(&self) -> String {
         self.keys.iter().map(Key::field).collect::<Vec<_>>().join(", ")
     }
 
-    /// Its definition, as `createIndexes` takes it and `listIndexes` gives it back.
+    /// Returns its definition, as `createIndexes` takes and `listIndexes` returns it.
     ///
-    /// `retention`: in seconds, for those that go by it.
+    /// `retention`: in seconds, for indexes that depend on it.
     pub fn definition(&self, retention: i32) -> Document {
         let mut definition = doc! { "name": self.name, "key": self.key() };
         if let Some(partial) = self.partial {
@@ -103,7 +103,7 @@ impl Index {
 }
 
 impl Key {
-    /// The field.
+    /// Returns the field.
     pub fn field(&self) -> &'static str {
         match self {
             Self::Ascending(field) | Self::Hashed(field) => field,
@@ -111,7 +111,7 @@ impl Key {
     }
 }
 
-/// Keys, as MongoDB takes them.
+/// Returns keys, for MongoDB.
 pub fn document(keys: &[Key]) -> Document {
     let entry = |key: &Key| {
         let order = match key {
@@ -124,7 +124,7 @@ pub fn document(keys: &[Key]) -> Document {
 }
 
 impl Partial {
-    /// The filter, as MongoDB takes it.
+    /// Returns the filter, for MongoDB.
     pub fn filter(&self) -> Document {
         match *self {
             Self::Status(status) => doc! { "status": status },

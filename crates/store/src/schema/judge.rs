@@ -1,4 +1,4 @@
-//! One index beside what is there.
+//! Compares an expected index with the existing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,50 +9,50 @@ use crate::schema::index::{self, Expiry, Index, Rival};
 const EXPIRE: &str = "expireAfterSeconds";
 const PARTIAL: &str = "partialFilterExpression";
 
-/// What MongoDB tells two indexes apart by, beside their names: of those that are equal in
-/// these, it permits one.
+/// Options by which MongoDB distinguishes indexes, in addition to the name: it permits one index
+/// per combination.
 const SIGNATURE: [&str; 5] = ["key", PARTIAL, "unique", "sparse", "collation"];
 
-/// What the listing shows without its being part of the definition.
+/// Fields of the listing that are not part of the definition.
 const IGNORED: [&str; 4] = ["v", "ns", "name", "background"];
 
-/// What is to be thought of the indexes found, for one that should be there.
+/// Result of the comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// It is there.
+    /// The index exists.
     Same,
-    /// It is not, and nothing is in its way.
+    /// The index is missing, and nothing conflicts with it.
     Missing,
-    /// It is there, but deletes after another time.
+    /// The index exists with another expiry.
     Expiry {
-        /// Seconds, or what else was found in their place.
+        /// The seconds, or the other value that was found.
         found: Bson,
         /// Seconds.
         wanted: i32,
     },
-    /// Its name or its definition is taken.
+    /// The name or the definition is taken.
     Taken(Taken),
-    /// One that must not be beside it is there.
+    /// A rival exists.
     Excluded {
-        /// The name of that one.
+        /// Its name.
         by: String,
-        /// What it is.
+        /// Its description.
         rival: Rival,
     },
 }
 
-/// An index that stands in another's way.
+/// An index that conflicts with another.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Taken {
-    /// The name of the one in the way.
+    /// Its name.
     pub by: String,
-    /// What of it differs, in words.
+    /// What differs.
     pub found: String,
-    /// What that should be, in words.
+    /// What is expected.
     pub wanted: String,
 }
 
-/// Judges `index` by the `listIndexes` entries of its collection.
+/// Compares `index` with the `listIndexes` entries of its collection.
 pub(super) fn judge(index: &Index, found: &[Document], retention: i32) -> Verdict {
     if let Some(rival) = index.rival
         && let Some(entry) = found.iter().find(|entry| is_rival(entry, &rival))
@@ -81,22 +81,22 @@ pub(super) fn judge(index: &Index, found: &[Document], retention: i32) -> Verdic
     }
 }
 
-/// Whether its expiry is the operator's to change; another is as much a part of it as its keys.
+/// Returns whether the operator configures its expiry; any other expiry is part of its definition.
 fn adjusts(index: &Index) -> bool {
     index.expiry == Some(Expiry::Retention)
 }
 
-/// Unique in just these fields, whatever it is called and whichever documents are in it.
+/// Matches a unique index of exactly these fields, with any name and filter.
 fn is_rival(entry: &Document, rival: &Rival) -> bool {
     let keys = index::document(rival.keys);
-    // Their order tells indexes apart, but not what is unique in them.
+    // The order of fields distinguishes indexes, but not their uniqueness.
     let same = |key: &Document| {
         key.len() == keys.len() && keys.keys().all(|field| key.contains_key(field))
     };
     entry.get_bool("unique").unwrap_or(false) && entry.get_document("key").is_ok_and(same)
 }
 
-/// An index of another name may be what MongoDB considers the same.
+/// Compares indexes with other names, which MongoDB may consider equal.
 fn judge_twins(index: &Index, found: &[Document], wanted: &BTreeMap<String, Bson>) -> Verdict {
     for entry in found {
         let present = definition(entry);
@@ -113,10 +113,10 @@ fn name_of(entry: &Document) -> &str {
     entry.get_str("name").unwrap_or_default()
 }
 
-/// An entry without what does not define it, numbers alike whatever shell wrote them.
+/// Returns the definition in an entry, with numbers of one type.
 fn definition(entry: &Document) -> BTreeMap<String, Bson> {
     let defining = entry.iter().filter(|(name, value)| {
-        // What is false is as if it was absent.
+        // False equals absent.
         !IGNORED.contains(&name.as_str()) && **value != Bson::Boolean(false)
     });
     defining.map(|(name, value)| (name.clone(), plain(value))).collect()
@@ -125,7 +125,7 @@ fn definition(entry: &Document) -> BTreeMap<String, Bson> {
 fn plain(value: &Bson) -> Bson {
     match value {
         Bson::Int32(number) => Bson::Int64(i64::from(*number)),
-        // A fraction, too, differs from what is wanted after this: that is never negative.
+        // A fraction becomes a negative number, which is never expected.
         Bson::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
             Bson::Int64(*number as i64)
         }
@@ -182,7 +182,7 @@ mod tests {
     };
 
     #[test]
-    fn an_index_is_the_same_whatever_numbers_it_was_written_with() {
+    fn index_is_equal_with_any_type_of_number() {
         let found = doc! {
             "v": 2,
             "key": { "doneAt": 1.0 },
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn another_expiry_is_told_from_another_definition() {
+    fn other_expiry_differs_from_other_definition() {
         let mut found = ttl().definition(60);
         let expiry = judge(ttl(), std::slice::from_ref(&found), 61);
         found.insert("hidden", true);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_keys_under_another_name_are_taken_unless_another_filter_tells_them_apart() {
+    fn same_keys_conflict_unless_the_filter_differs() {
         let mut found = ttl().definition(60);
         found.insert("name", "mine");
         let twin = judge(ttl(), std::slice::from_ref(&found), 60);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_is_unique_in_excludes_the_other_whatever_it_is_called() {
+    fn rival_is_found_whatever_its_name() {
         let (here, there) = (&UNIQUE_IN_AGGREGATE, &UNIQUE_EVERYWHERE);
 
         for (index, other) in [(here, there), (there, here)] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_that_no_setting_decides_is_part_of_the_definition() {
+    fn fixed_expiry_is_part_of_the_definition() {
         let index = Index { expiry: Some(Expiry::AtDate), ..TTL };
         let mut found = index.definition(0);
         found.insert("expireAfterSeconds", 60);

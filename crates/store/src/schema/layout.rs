@@ -1,5 +1,4 @@
-//! What should be there, in one database: the one thing that making, verifying and printing
-//! go by.
+//! The expected collections of one database: creation, verification and scripts use it.
 
 use bson::Document;
 use mongodb::Database;
@@ -9,13 +8,13 @@ use crate::schema::index::Index;
 /// Collections that belong together.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Where they are.
+    /// The database.
     pub database: Database,
     /// The collections, in the order in which they are created.
     pub parts: Vec<Part>,
-    /// In seconds, for indexes that go by it.
+    /// The retention in seconds, for indexes that depend on it.
     pub retention: i32,
-    /// The settings by which they would be elsewhere.
+    /// The settings that choose another place.
     pub elsewhere: &'static str,
 }
 
@@ -24,7 +23,7 @@ pub struct Layout {
 pub struct Part {
     /// Its full name.
     pub name: String,
-    /// What it is created with, where it is absent.
+    /// The options to create it with.
     pub options: Document,
     /// Its indexes, in the order in which they are created.
     pub indexes: Vec<&'static Index>,

@@ -1,4 +1,4 @@
-//! Collections and indexes as they should be, compared with what is there.
+//! Compares expected with existing collections and indexes.
 //!
 //! ```text
 //! index.rs   what an index is         layout.rs  what should be there
@@ -6,9 +6,9 @@
 //! apply.rs   create, adjust           verify.rs  one line per difference
 //! ```
 //!
-//! Nothing is ever dropped or redefined: what prevents a creation is an error that says so, and the
-//! operator's to remove. The one thing that is adjusted in place is how long delivered records stay.
-//! A collection that exists keeps its validator, or the lack of one.
+//! Nothing is dropped or redefined: a conflict is an error, and the operator's to resolve. Only the
+//! retention of delivered records is adjusted in place. An existing collection keeps its validator,
+//! or the lack of one.
 
 pub mod apply;
 pub mod error;

@@ -1,4 +1,4 @@
-//! Telling what differs, without touching it.
+//! Reports differences from the expected schema, without changes.
 
 use std::fmt;
 
@@ -10,25 +10,25 @@ use crate::schema::index::Index;
 use crate::schema::judge::{Taken, Verdict, judge};
 use crate::schema::layout::{Layout, Part};
 
-/// One thing that is not as it should be.
+/// A difference from the expected schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The thing: a collection, or an index of one.
+    /// The object: a collection, or an index of one.
     pub subject: String,
     /// What it is.
     pub found: String,
     /// What it should be.
     pub wanted: String,
-    /// MongoDB's action by which [`apply`](Layout::apply) makes it so; `None` where it can't,
-    /// and a person must.
+    /// The MongoDB action by which [`apply`](Layout::apply) resolves it; `None` if an operator
+    /// must.
     pub made_by: Option<&'static str>,
 }
 
-/// What is found where there is nothing.
+/// The found value of a missing object.
 const MISSING: &str = "missing";
 
 impl Difference {
-    /// Whether the thing is not there at all.
+    /// Returns whether the object is missing.
     pub fn is_missing(&self) -> bool {
         self.found == MISSING
     }
@@ -41,11 +41,11 @@ impl fmt::Display for Difference {
 }
 
 impl Layout {
-    /// Compares the database with it; no difference means that [`apply`](Self::apply) would do
+    /// Compares the database with the layout; without differences, [`apply`](Self::apply) would do
     /// nothing.
     ///
-    /// Not a difference: a validator that a collection has or lacks, since a collection that
-    /// exists keeps what it has, and whatever else is in the database.
+    /// An existing validator or the lack of one is not a difference, since a collection keeps it.
+    /// Neither are other objects in the database.
     ///
     /// # Errors
     ///
