@@ -32,7 +32,7 @@ impl<'ast> Visit<'ast> for Paths {
         }
     }
 
-    /// `pub(super)` is no import.
+    /// `pub(super)` does not import.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

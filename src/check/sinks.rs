@@ -56,7 +56,7 @@ fn remedy(name: &SinkName, configured: &ConfiguredSink, down: &SinkDown) -> Stri
 }
 
 /// Looks for every destination that is the same for all records. What records name themselves,
-/// and templates, only a record can tell.
+/// and templates, depend on the record.
 async fn destinations(
     plan: &Resolved,
     name: &SinkName,
@@ -73,11 +73,11 @@ async fn destinations(
         .chain(dead_letters)
         .map(|template| (template.to_string(), template))
         .collect();
-    let mut told = Vec::new();
+    let mut report = Vec::new();
     let mut missing = Vec::new();
     for (text, template) in &named {
         let Some(destination) = template.literal() else {
-            told.push(format!("{text} depends on the record"));
+            report.push(format!("{text} depends on the record"));
             continue;
         };
         let shown = match destination {
@@ -85,18 +85,18 @@ async fn destinations(
             destination => format!("{kind} {destination:?}"),
         };
         match sink.look_up(destination).await {
-            Ok(()) => told.push(format!("{shown} is there")),
+            Ok(()) => report.push(format!("{shown} is there")),
             Err(PublishError { failure: PublishFailure::Retryable, .. })
                 if declared.contains(&destination) =>
             {
-                told.push(format!("{shown} is made at start (declare)"));
+                report.push(format!("{shown} is made at start (declare)"));
             }
             Err(error) => missing.push(format!("{shown}: {error}")),
         }
     }
     let part = format!("sink {name} destinations");
     Some(match missing.is_empty() {
-        true => Finding::good(part, told.join("; ")),
+        true => Finding::good(part, report.join("; ")),
         false => Finding::bad(
             part,
             missing.join("; "),

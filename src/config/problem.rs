@@ -70,7 +70,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How the deserializer ends its words about what is no text, where one of some names belongs.
+/// The end of the deserializer's message about a value that is not text, where an enum is expected.
 pub const NO_NAME: &str = "expected string only";
 
 /// What is wrong with a value that does not fit its type, from the words of the deserializer: what

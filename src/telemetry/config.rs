@@ -30,7 +30,7 @@ pub enum LogFormat {
     Auto,
     /// One JSON object per line.
     Json,
-    /// Text for people.
+    /// Text.
     Text,
 }
 

@@ -39,8 +39,8 @@ async fn schemathesis_finds_no_deviation() {
     let checking = tokio::task::spawn_blocking(move || command.output().unwrap());
     let found = checking.await.unwrap();
 
-    let told = String::from_utf8_lossy(&found.stdout);
+    let report = String::from_utf8_lossy(&found.stdout);
     let said = String::from_utf8_lossy(&found.stderr);
-    assert!(found.status.success(), "{told}\n{said}\n{}", api.postrider.stderr());
+    assert!(found.status.success(), "{report}\n{said}\n{}", api.postrider.stderr());
     api.stop().await;
 }

@@ -77,8 +77,8 @@ async fn conflict_has_the_actual_version() {
         answer.is(409, code);
         assert_eq!(answer.body["actual"], 4);
     }
-    let nobody = "/v1/aggregates/order/o-2/events";
-    let answer = api.post(nobody, &expecting("1", json!("exists"))).await;
+    let absent = "/v1/aggregates/order/o-2/events";
+    let answer = api.post(absent, &expecting("1", json!("exists"))).await;
     answer.is(409, "version_conflict");
     assert_eq!(answer.body["actual"], 0);
     api.stop().await;

@@ -29,7 +29,7 @@ async fn write(api: &Api, method: &str, path: &str, body: &Value) -> Answer {
 }
 
 #[track_caller]
-fn is_told(answer: &Answer, words: &str) {
+fn is_reported(answer: &Answer, words: &str) {
     answer.is(503, "unavailable");
     assert_eq!(answer.header("retry-after"), "1");
     assert!(answer.body["detail"].as_str().unwrap().contains(words), "{answer:?}");
@@ -42,7 +42,7 @@ async fn missing_schema_is_reported_with_its_command() {
     for (method, path, body, target) in writes() {
         let answer = write(&api, method, path, &body).await;
 
-        is_told(&answer, &format!("run `postrider schema apply {target}`"));
+        is_reported(&answer, &format!("run `postrider schema apply {target}`"));
     }
 
     let context = Context::new(outbox.client.clone(), ContextSettings::new(&outbox.database));
@@ -71,7 +71,7 @@ async fn conflicting_index_is_named() {
 
     let answer = api.post("/v1/prepare/username/ada", &json!({ "value": 1 })).await;
 
-    is_told(&answer, "of collection prepare_username can't be created");
+    is_reported(&answer, "of collection prepare_username can't be created");
     api.stop().await;
 }
 
@@ -87,7 +87,7 @@ async fn database_of_another_context_is_named() {
         .unwrap();
 
     for (method, path, body, _) in writes() {
-        is_told(&write(&api, method, path, &body).await, "belongs to the context \"other\"");
+        is_reported(&write(&api, method, path, &body).await, "belongs to the context \"other\"");
     }
     api.stop().await;
 }

@@ -77,10 +77,10 @@ async fn new_certificate_is_used_for_new_connections() {
     // With a key that does not match the old certificate stays.
     std::fs::write(dir.path().join("key.pem"), &old.certify(&["localhost"]).key).unwrap();
     api.postrider.until_logged("the old certificate goes on").await;
-    let is_told = |report: &serde_json::Value| {
+    let is_reported = |report: &serde_json::Value| {
         report["parts"]["api"]["detail"].as_str().unwrap_or_default().contains("api.tls")
     };
-    api.postrider.until_report("the trouble", is_told).await;
+    api.postrider.until_report("the trouble", is_reported).await;
     assert_eq!(status(&mut connect(&api, &new).await.unwrap()).await, "HTTP/1.1 404");
     put(dir.path(), &old.certify(&["localhost"]));
     eventually("the third one", || async { connect(&api, &old).await.is_ok() }).await;

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unique_indexes_are_told_apart_by_their_keys() {
+    fn unique_indexes_are_distinguished_by_their_keys() {
         let refusal = |key_pattern: Option<Document>| Refusal {
             index: 0,
             code: DUPLICATE_KEY,

@@ -81,7 +81,7 @@ impl EventStore {
     ///
     /// The work may run several times: when the collection of an aggregate was missing (it is created
     /// outside of the transaction), and after a conflict or an election, for half a minute. So its other
-    /// effects must be repeatable. It must return errors of the driver unchanged: their labels tell
+    /// effects must be repeatable. It must return errors of the driver unchanged: their labels say
     /// which ones are transient.
     ///
     /// Work that fails, panics, takes longer than a minute or is dropped leaves nothing behind. If it is

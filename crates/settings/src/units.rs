@@ -70,7 +70,7 @@ impl HumanDuration {
         output.serialize_str(&Self::format(*value))
     }
 
-    /// The duration in the units that people write, such as `7d` or `1m30s`.
+    /// The duration in common units, such as `7d` or `1m30s`.
     pub fn format(value: Duration) -> String {
         const UNITS: [(u128, &str); 7] = [
             (86_400_000_000_000, "d"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_written_as_people_write_it_and_reads_back() {
+    fn a_duration_is_written_with_units_and_reads_back() {
         for text in ["7d", "1m30s", "500ms", "0s", "2d1h", "1s1ns", "30s", "36525d"] {
             let value = super::HumanDuration::parse(text).unwrap();
             assert_eq!(super::HumanDuration::format(value), text);

@@ -91,7 +91,7 @@ fn properties_come_from_every_layer_by_their_own_names() {
 }
 
 #[test]
-fn every_unknown_key_is_told_at_once_with_the_nearest_right_one() {
+fn every_unknown_key_is_reported_with_the_nearest_known_one() {
     let (file, mut inputs) =
         inputs("[relay]\nbatchsize = 1\n[[routes]]\ntyp = \"x\"\n[sink.a]\nkind = \"stdout\"");
     inputs.environment = environment(&[("POSTRIDER__RELAY__LEASES", "1s")]);
@@ -281,7 +281,7 @@ fn place_of_a_quoted_name_is_its_own() {
 }
 
 #[test]
-fn rules_are_judged_beside_what_cannot_be_read() {
+fn rules_are_checked_next_to_unreadable_values() {
     let (_file, inputs) = inputs(
         "[mongo]\nuri = 5\n[relay]\nmax_attempts = 0\nlease = 30\ndefault_sink = \"other\"\n\
          batchsize = 3\n[log]\nlevel = \"loud\"\n[sinks.out]\nkind = \"stdout\"\ntimeout = \"1h\"\n",
@@ -302,7 +302,7 @@ fn rules_are_judged_beside_what_cannot_be_read() {
 }
 
 #[test]
-fn a_wrong_value_is_told_with_its_key_its_place_and_what_would_be_right() {
+fn a_wrong_value_is_reported_with_key_place_and_remedy() {
     for (text, key, part) in [
         ("[relay]\nlease = 30", "relay.lease", "text with a unit"),
         ("[relay]\nordering = \"keys\"", "relay.ordering", "`key`"),
@@ -320,7 +320,7 @@ fn a_wrong_value_is_told_with_its_key_its_place_and_what_would_be_right() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_is_told_by_line_without_quoting_it() {
+fn an_invalid_file_is_reported_by_line_without_its_text() {
     let (_file, inputs) = inputs("[mongo]\nuri = \"mongodb://u:secret@h\n");
 
     let error = load(&inputs).unwrap_err().to_string();

@@ -63,7 +63,7 @@ fn without_a_uri_or_a_database_the_error_says_where_to_put_it() {
 }
 
 #[test]
-fn a_uri_that_is_none_is_told_without_any_part_of_its_password() {
+fn an_invalid_uri_is_reported_without_its_password() {
     for uri in [
         "mongodb://u:hush/hush@h:1/db",
         "mongodb://u:hush?hush@h:1/db",
@@ -146,7 +146,7 @@ fn database_of_mongodbs_own_is_refused_where_it_is_used() {
 }
 
 #[test]
-fn uri_of_a_source_is_told_by_its_own_key() {
+fn uri_of_a_source_is_reported_by_its_own_key() {
     let source = "mongo.sources.\"a.b\".uri=http://h/db";
     let settings = ["sinks.out.kind=stdout", "mongo.source=a.b", source];
 
@@ -157,7 +157,7 @@ fn uri_of_a_source_is_told_by_its_own_key() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let problems =
         resolved(&["relay.batch_size=0", "relay.lease=1ms", "log.level=loud"]).unwrap_err();
 

@@ -29,7 +29,7 @@ pub enum Fault {
     EndsBeforeTheLastTime,
     IgnoresTheLimit,
     LoadsBackwards,
-    MendsRanges,
+    RepairsRanges,
     FindsWhatIsNotThere,
     TakesTheFirstForTheLast,
     TakesTheNearestVersion,
@@ -111,7 +111,7 @@ impl<S: Events> Events for Faulty<S> {
             }
             Fault::EndsBeforeTheLastTime => range.to_time = range.to_time.map(|to| to - 1),
             Fault::IgnoresTheLimit => range.limit = None,
-            Fault::MendsRanges if !range.flaws().is_empty() => range = Range::default(),
+            Fault::RepairsRanges if !range.flaws().is_empty() => range = Range::default(),
             _ => {}
         }
         let mut loaded = self.store.load(name, id, &range).await?;

@@ -16,18 +16,18 @@ pub enum Fault {
     NeverFreesAnExpiredKey,
     ShowsAnExpiredKey,
     RevivesAnExpiredKey,
-    GivesBackAnExpiredKey,
+    ReleasesAnExpiredKey,
     MovesAnExpiredKey,
     ForgetsTheEnd,
     ChangesAnyValue,
-    GivesBackAnyValue,
+    ReleasesAnyValue,
     ComparesFieldsInTheirOrder,
     LeavesTheOldKey,
     LosesTheOldKey,
     LeavesTheNewKey,
     MovesAKeyToItself,
     KeepsAKeyWhoseWorkFailed,
-    GivesBackAKeyWhoseWorkIsDone,
+    ReleasesAKeyWhoseWorkIsDone,
     WorksWithoutTheKey,
 }
 
@@ -109,13 +109,13 @@ impl<K: Keys> Keys for Faulty<K> {
     }
 
     async fn rollback(&self, key: &str) -> Result<bool, PrepareError> {
-        let given_back = self.keys.rollback(key).await?;
+        let released = self.keys.rollback(key).await?;
         let is_known = self.known.lock().unwrap().remove(key).is_some();
-        Ok(given_back || self.fault == Fault::GivesBackAnExpiredKey && is_known)
+        Ok(released || self.fault == Fault::ReleasesAnExpiredKey && is_known)
     }
 
     async fn rollback_value(&self, key: &str, value: &Bson) -> Result<bool, PrepareError> {
-        if self.fault == Fault::GivesBackAnyValue {
+        if self.fault == Fault::ReleasesAnyValue {
             return self.keys.rollback(key).await;
         }
         Ok(self.compares(key, Some(value)).await && self.keys.rollback_value(key, value).await?)
@@ -166,7 +166,7 @@ impl<K: Keys> Keys for Faulty<K> {
             (Fault::KeepsAKeyWhoseWorkFailed, Err(UsingError::Body { .. })) => {
                 self.keys.prepare(key, value, ttl).await?;
             }
-            (Fault::GivesBackAKeyWhoseWorkIsDone, Ok(Some(_))) => {
+            (Fault::ReleasesAKeyWhoseWorkIsDone, Ok(Some(_))) => {
                 self.keys.rollback(key).await?;
             }
             _ => {}

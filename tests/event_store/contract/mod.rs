@@ -77,8 +77,8 @@ macro_rules! faults {
                 let store = ours!($module, outbox, name);
                 let fault = $faulty::Fault::$fault;
                 let faulty = $faulty::Faulty::new(store, fault);
-                let told = fails(async { ask!($module $clause, faulty, name) }).await;
-                assert!(told, "{fault:?}");
+                let is_found = fails(async { ask!($module $clause, faulty, name) }).await;
+                assert!(is_found, "{fault:?}");
             )*
         }
     };
@@ -133,7 +133,7 @@ clauses! {
 }
 
 faults! {
-    every_fault_of_an_event_store_is_told, events by faulty_events:
+    every_fault_of_an_event_store_is_found, events by faulty_events:
     ForgetsTheVersion by append_at_another_version_is_refused
     TakesAnAggregateTwice by duplicate_aggregate_is_refused
     LetsSeveralWin by one_of_several_appends_wins_a_version
@@ -151,7 +151,7 @@ faults! {
     IgnoresTheLimit by versions_are_loaded_by_inclusive_range
     EndsBeforeTheLastTime by times_are_loaded_by_inclusive_range
     LoadsBackwards by concurrent_loads_are_complete
-    MendsRanges by invalid_range_is_refused
+    RepairsRanges by invalid_range_is_refused
     FindsWhatIsNotThere by absent_events_are_not_found
     TakesTheFirstForTheLast by single_and_last_versions_are_found
     TakesTheNearestVersion by single_and_last_versions_are_found
@@ -161,7 +161,7 @@ faults! {
 }
 
 faults! {
-    every_fault_of_a_snapshot_store_is_told, snapshots by faulty_snapshots:
+    every_fault_of_a_snapshot_store_is_found, snapshots by faulty_snapshots:
     LetsTheLastWin by older_snapshot_is_not_written
     LetsTheLastWin by newest_of_concurrent_saves_is_stored
     SaysWrittenAlways by older_snapshot_is_not_written
@@ -175,17 +175,17 @@ faults! {
 }
 
 faults! {
-    every_fault_of_prepare_keys_is_told, keys by faulty_keys:
+    every_fault_of_prepare_keys_is_found, keys by faulty_keys:
     TakesAHeldKey by key_is_held_until_rollback
     LetsSeveralWin by one_of_several_callers_prepares_a_key
     NeverFreesAnExpiredKey by one_of_several_callers_prepares_a_key
     ShowsAnExpiredKey by expired_key_is_absent_for_every_operation
     RevivesAnExpiredKey by expired_key_is_absent_for_every_operation
-    GivesBackAnExpiredKey by expired_key_is_absent_for_every_operation
+    ReleasesAnExpiredKey by expired_key_is_absent_for_every_operation
     MovesAnExpiredKey by expired_key_is_absent_for_every_operation
     ForgetsTheEnd by end_of_a_key_is_returned
     ChangesAnyValue by key_is_changed_only_with_the_expected_value
-    GivesBackAnyValue by key_is_rolled_back_only_with_the_expected_value
+    ReleasesAnyValue by key_is_rolled_back_only_with_the_expected_value
     ComparesFieldsInTheirOrder by key_is_changed_only_with_the_expected_value
     ComparesFieldsInTheirOrder by key_is_rolled_back_only_with_the_expected_value
     LeavesTheOldKey by key_is_moved_with_its_value
@@ -193,6 +193,6 @@ faults! {
     LeavesTheNewKey by key_that_cannot_be_moved_is_kept
     MovesAKeyToItself by key_is_not_moved_to_itself
     KeepsAKeyWhoseWorkFailed by key_is_rolled_back_when_its_work_fails
-    GivesBackAKeyWhoseWorkIsDone by key_is_rolled_back_when_its_work_fails
+    ReleasesAKeyWhoseWorkIsDone by key_is_rolled_back_when_its_work_fails
     WorksWithoutTheKey by key_is_rolled_back_when_its_work_fails
 }

@@ -132,7 +132,7 @@ async fn append_does_not_meet_its_own_transaction_after_failed_commits() {
     assert_eq!(outbox.count(doc! {}).await, u64::try_from(version).unwrap());
 }
 
-/// A new session of the pool need not be the same one.
+/// A new session of the pool may be another one.
 #[fixture::test]
 async fn append_is_retried_in_the_same_session() {
     let set = ReplicaSet::of(1).await;
@@ -271,7 +271,7 @@ async fn append_waits_for_an_uncommitted_one() {
 
 /// An exact replay violates both indexes, and is a replay whatever their order.
 #[fixture::test]
-async fn exact_replay_is_no_conflict_in_another_process() {
+async fn exact_replay_does_not_conflict_in_another_process() {
     let test = TestStore::new().await;
     test.store.append(exactly("1", "r", 0)).await.unwrap();
     let client = postrider::store::connect::client(&test.outbox.uri).await.unwrap();

@@ -19,7 +19,7 @@ async fn appends_during_a_transaction_share_the_next_one() {
     let store = another(&test.outbox, recorder.collections.client().clone());
     store.append(append("1", "first")).await.unwrap();
     let before = recorder.commands("commitTransaction").len();
-    let (go_on, held) = oneshot::channel::<()>();
+    let (release, held) = oneshot::channel::<()>();
     recorder.after(is_commit, || async {
         held.await.unwrap();
     });
@@ -40,7 +40,7 @@ async fn appends_during_a_transaction_share_the_next_one() {
         })
         .collect();
     tokio::task::yield_now().await;
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     let answers = join_all(waiting).await;
 
     assert_eq!(under_way.await.unwrap().version, 2);

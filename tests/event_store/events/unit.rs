@@ -244,7 +244,7 @@ async fn unit_wakes_the_relay_after_its_commit() {
 #[fixture::test]
 async fn close_waits_for_begun_units_and_refuses_new_ones() {
     let test = TestStore::new().await;
-    let (go_on, held) = tokio::sync::oneshot::channel::<()>();
+    let (release, held) = tokio::sync::oneshot::channel::<()>();
     let (reached, is_there) = tokio::sync::oneshot::channel();
     let once = Mutex::new(Some((held, reached)));
     let store = test.store.clone();
@@ -268,7 +268,7 @@ async fn close_waits_for_begun_units_and_refuses_new_ones() {
     // There is no condition for something that must not happen.
     let closed = tokio::time::timeout(Duration::from_millis(300), &mut closing).await;
     assert!(closed.is_err());
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     closing.await;
 
     committed(running.await.unwrap().unwrap());

@@ -15,8 +15,8 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-aggreg
 
 async fn run_script(home: &Home, script: &Path, said: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = mongosh(&mongodb_uri(), &home.name, script, said).await;
-    let told = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(told).unwrap())
+    let report = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(report).unwrap())
 }
 
 #[fixture::test]
@@ -99,8 +99,8 @@ async fn script_of_the_repository_reads_its_environment() {
     let again = run_script(&home, Path::new(SCRIPT), &said).await;
     let plain = run_script(&other, Path::new(SCRIPT), &[]).await;
 
-    for (code, told) in [&made, &again, &plain] {
-        assert_eq!(*code, Some(0), "{told}");
+    for (code, report) in [&made, &again, &plain] {
+        assert_eq!(*code, Some(0), "{report}");
     }
     assert!(!again.1.contains("created"), "{}", again.1);
     let global = ContextSettings { request_ids: RequestIds::Global, name: "shop".into(), ..apart };
@@ -115,8 +115,8 @@ async fn script_of_the_repository_reads_its_environment() {
     let context = other.context(other.together());
     assert_eq!(context.verify(CollectionKind::Events, "order").await.unwrap(), []);
     for (name, value) in [("AGGREGATES", "a$b"), ("EVENTS_REQUEST_ID_UNIQUE", "toString")] {
-        let (code, told) = run_script(&home, Path::new(SCRIPT), &[(name, value)]).await;
-        assert!(code == Some(1) && told.contains(value), "{told}");
+        let (code, report) = run_script(&home, Path::new(SCRIPT), &[(name, value)]).await;
+        assert!(code == Some(1) && report.contains(value), "{report}");
         assert!(home.collection_names().await.is_empty());
     }
 }

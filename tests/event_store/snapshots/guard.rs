@@ -90,7 +90,7 @@ async fn highest_version_stays_when_eight_save_at_once() {
 }
 
 #[fixture::test]
-async fn stored_version_that_is_no_integer_is_replaced() {
+async fn stored_version_that_is_not_an_integer_is_replaced() {
     let home = Home::new().await;
     let snapshots = home.snapshots();
     let collection = home.context.collection(CollectionKind::Snapshots, "order");

@@ -146,14 +146,14 @@ fn every_wrong_property_is_named_with_its_place_and_value() {
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:?}");
     for (problem, expected) in problems.iter().zip(expected) {
-        let told = problem.to_string();
-        assert!(told.starts_with(&expected), "{told}");
-        assert!(!told.contains(['\n']) && !told.ends_with("\\n"), "{told:?}");
+        let line = problem.to_string();
+        assert!(line.starts_with(&expected), "{line}");
+        assert!(!line.contains(['\n']) && !line.ends_with("\\n"), "{line:?}");
     }
 }
 
 #[test]
-fn an_empty_source_or_prefix_of_cloud_events_is_told() {
+fn an_empty_source_or_prefix_of_cloud_events_is_refused() {
     for key in ["cloudevents_source", "cloudevents_prefix"] {
         let setting = format!("sinks.k.{key}=");
         let sink = ["sinks.k.kind=kafka", "sinks.k.brokers=h", "sinks.k.cloudevents=true"];
@@ -165,7 +165,7 @@ fn an_empty_source_or_prefix_of_cloud_events_is_told() {
 }
 
 #[test]
-fn what_is_for_another_kind_is_told() {
+fn a_key_of_another_kind_is_refused() {
     for (setting, key) in [
         ("sinks.out.uri=amqp://h", "uri"),
         ("sinks.out.brokers=h", "brokers"),
