@@ -1,16 +1,15 @@
-//! The change stream: it brings the relay what becomes pending.
+//! The change stream: it reports to the relay which records become pending.
 //!
-//! Its moment is known before the relay reads a snapshot, so that the two together show everything.
-//! No place in it is kept: after a loss it begins at a new moment, and the relay reads everything
-//! again.
+//! The stream opens at a known cluster time, before the relay reads a snapshot: together they show every
+//! record. No resume token is kept: after a loss the stream opens at a new time, and the relay scans again.
 //!
-//! Each stream reads every lease and every settle of the outbox on the server, if only to leave
-//! them out. While batches are full the relay need not be woken: it is closed until they are so no more.
+//! The server evaluates every lease and settle for each stream, only to filter them out. While batches are
+//! full the relay does not need the stream, and it is closed.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `state` | where the follower stands, and what follows from what happens |
-//! | `stream` | the change stream itself: what it asks for, what it answers |
+//! | `state` | the state machine of the follower |
+//! | `stream` | the change stream: its pipeline and its events |
 
 mod state;
 mod stream;
@@ -29,22 +28,22 @@ use crate::change_stream::state::{Happened, State};
 use crate::change_stream::stream::ChangeStream;
 use crate::metrics::FOLLOW_UP;
 
-/// The pause after an answer with news. A question that is open is looked at by the server at each
-/// write, and what follows news are our own: the lease and the settlement.
-const REST: Duration = Duration::from_millis(5);
+/// The pause after a batch with events. The server evaluates an open `getMore` at each write, and the next
+/// writes are the relay's own: the lease and the settlement.
+const BATCH_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whether the relay is woken.
+/// Whether a change stream wakes the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Following {
     /// No stream was opened yet.
     Starting,
-    /// There is a stream, or it is closed on purpose.
+    /// A stream is open, or closed on purpose.
     Up,
-    /// There is none, for this reason: the relay polls.
+    /// There is no stream, for this reason: the relay polls.
     Lost(String),
 }
 
-/// Keeps one change stream on the records, and wakes the relay.
+/// Keeps one change stream open, and wakes the relay.
 #[derive(Debug)]
 pub struct Follower {
     collections: Collections,
@@ -53,20 +52,19 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower of these records, who wakes by `wake`.
+    /// Creates a follower of these records that wakes the relay by `wake`.
     pub fn new(collections: Collections, wake: Wakeup) -> Self {
         let (following, _) = watch::channel(Following::Starting);
         gauge!(FOLLOW_UP).set(0.0);
         Self { collections, wake, following }
     }
 
-    /// Whether the relay is woken, as it changes.
+    /// Watches whether a change stream wakes the relay.
     pub fn following(&self) -> watch::Receiver<Following> {
         self.following.subscribe()
     }
 
-    /// Follows until the stop, and does not end then either: whoever sees it end knows that it
-    /// was not asked to.
+    /// Follows until the stop; never returns. A task that ends has failed.
     pub async fn run(self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -77,7 +75,7 @@ impl Follower {
 
     async fn follow(&self) {
         if self.collections.is_standalone() {
-            // In no line of its own: the start has told what a server without replication lacks.
+            // Not logged: the start has logged what a standalone server lacks.
             let why = "MongoDB is a standalone server: the relay polls";
             self.following.send_replace(Following::Lost(why.to_owned()));
             return std::future::pending().await;
@@ -88,7 +86,7 @@ impl Follower {
         }
     }
 
-    /// Waits for what happens next in a state, and tells what is new.
+    /// Waits for the next event of a state, and reports the new state.
     async fn step(&self, mut state: State<ChangeStream>) -> State<ChangeStream> {
         let happened = match &mut state {
             State::Lost { until, .. } => {
@@ -113,7 +111,7 @@ impl Follower {
         state
     }
 
-    /// Passes on what comes, until there is no need to or it breaks.
+    /// Passes events on until batches are full or the stream fails.
     async fn wake_from(
         &self,
         stream: &mut ChangeStream,
@@ -127,7 +125,7 @@ impl Follower {
             changes.into_iter().for_each(|change| self.wake.tell(change));
             let rest = async {
                 if has_news {
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(BATCH_PAUSE).await;
                 }
                 self.wake.until_room().await;
             };
@@ -149,8 +147,7 @@ impl Follower {
         }
         self.wake.set_followed(is_open);
         if is_open || why.is_some() {
-            // Opened: what came before the stream's moment is seen by whatever is read from now
-            // on. Lost: as well by the rounds of polling that begin here.
+            // Reads from now on show everything before the stream's time. After a loss polling starts.
             self.wake.all();
         }
         if let Some(error) = why {
@@ -165,7 +162,7 @@ impl Follower {
 
     fn set(&self, now: Following) {
         gauge!(FOLLOW_UP).set(if now == Following::Up { 1.0 } else { 0.0 });
-        // One line per change of state, not per try.
+        // One log line per change of state, not per attempt.
         let before = self.following.send_replace(now.clone());
         match (before, now) {
             (Following::Up, Following::Up) | (Following::Lost(_), Following::Lost(_)) => {}

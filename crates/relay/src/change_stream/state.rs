@@ -1,16 +1,16 @@
-//! Where the follower stands, and what follows from what happens: pure.
+//! The state machine of the follower: pure functions.
 
 use std::time::{Duration, Instant};
 
-/// Pauses between two tries to open a stream, from and to. The first is what an election takes,
-/// the last what an operator who has mended the cause is content to wait.
+/// The shortest and the longest pause between two attempts to open a stream. The shortest is about the
+/// time of an election.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// A stream that was open for so long was no mistake: the pauses start again. As long as the
-/// longest pause, so that one which is lost again and again is opened no more often than that.
-const LASTED: Duration = PAUSE.1;
+/// How long a stream must be open to reset the pauses. As long as the longest pause: a stream that fails
+/// repeatedly is not opened more often than that.
+const RESET_AFTER: Duration = PAUSE.1;
 
-/// Where the follower stands; `S` is an open stream.
+/// The state of the follower; `S` is an open stream.
 ///
 /// ```text
 ///            ┌───────── due ─────────┐        ┌─── crowded ──┐
@@ -24,56 +24,56 @@ const LASTED: Duration = PAUSE.1;
 pub(super) enum State<S> {
     /// There is no stream, and the relay polls.
     Lost {
-        /// When the next try begins.
+        /// When the next attempt starts.
         until: Instant,
-        /// Tries in a row that came to nothing, or to a stream that did not last.
+        /// Consecutive attempts that failed, or opened a stream that failed early.
         tries: u32,
     },
     /// A stream is being opened.
     Opening {
         /// As in `Lost`.
         tries: u32,
-        /// Whether it was closed on purpose, and not lost.
+        /// Whether the previous stream was closed on purpose.
         rested: bool,
     },
-    /// News come.
+    /// A stream is open.
     Open {
-        /// From it.
+        /// The stream.
         stream: S,
-        /// Since when.
+        /// When it was opened.
         since: Instant,
         /// As in `Lost`.
         tries: u32,
     },
-    /// Closed on purpose: the relay is at full speed by itself, and the stream would only cost.
+    /// Closed on purpose: batches are full without it.
     Resting {
         /// As in `Lost`.
         tries: u32,
     },
 }
 
-/// What can happen.
+/// The events.
 #[derive(Debug, PartialEq)]
 pub(super) enum Happened<S> {
     /// The pause is over.
     Due,
     /// A stream was opened.
     Opened(S),
-    /// It could not be, or broke.
+    /// The stream failed, or failed to open.
     Failed,
-    /// Batches are full: the relay need not be woken.
+    /// Batches are full: the relay does not need the stream.
     Crowded,
-    /// They are so no more.
+    /// Batches are no longer full.
     Quiet,
 }
 
 impl<S> State<S> {
-    /// The first state: a try is due.
+    /// Returns the first state: an attempt is due.
     pub(super) fn start(now: Instant) -> Self {
         Self::Lost { until: now, tries: 0 }
     }
 
-    /// Whether there is a stream, or could be.
+    /// Returns whether a stream is open, or closed on purpose.
     pub(super) fn is_up(&self) -> bool {
         matches!(
             self,
@@ -81,7 +81,7 @@ impl<S> State<S> {
         )
     }
 
-    /// The next state. What can't happen in this one changes nothing.
+    /// Returns the next state. An event that is impossible in this state changes nothing.
     pub(super) fn after(self, happened: Happened<S>, now: Instant) -> Self {
         match (self, happened) {
             (Self::Lost { tries, .. }, Happened::Due) => Self::Opening { tries, rested: false },
@@ -106,9 +106,9 @@ impl<S> State<S> {
     }
 }
 
-/// What is left of the vain tries when a stream ends that was open since then.
+/// Returns the failed attempts that still count when a stream ends.
 fn left(tries: u32, since: Instant, now: Instant) -> u32 {
-    if now.duration_since(since) >= LASTED { 0 } else { tries }
+    if now.duration_since(since) >= RESET_AFTER { 0 } else { tries }
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
 
     const OPENED: Happened<()> = Happened::Opened(());
 
-    /// What `happened` leads to, each a second after the one before.
+    /// Applies the events, one per second.
     fn after(happened: impl IntoIterator<Item = Happened<()>>) -> (State<()>, Instant) {
         let mut now = Instant::now();
         let mut state = State::start(now);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_up_while_open_or_closed_on_purpose_and_on_the_way_between() {
+    fn follower_is_up_while_open_or_closed_on_purpose() {
         use Happened::{Crowded, Due, Failed, Quiet};
 
         for (happened, up) in [
@@ -150,8 +150,8 @@ mod tests {
             (vec![Due, OPENED, Failed], false),
             (vec![Due, Failed], false),
         ] {
-            let told = format!("{happened:?}");
-            assert_eq!(after(happened).0.is_up(), up, "{told}");
+            let context = format!("{happened:?}");
+            assert_eq!(after(happened).0.is_up(), up, "{context}");
         }
     }
 
@@ -170,18 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn pauses_begin_anew_when_a_stream_has_lasted_and_not_before() {
-        for (lasted, expected) in [(LASTED - Duration::from_millis(1), 1_000), (LASTED, 500)] {
+    fn pauses_reset_only_after_a_long_open_stream() {
+        for (lasted, expected) in
+            [(RESET_AFTER - Duration::from_millis(1), 1_000), (RESET_AFTER, 500)]
+        {
             for rests in [false, true] {
                 let (state, now) = after([Happened::Due, Happened::Failed, Happened::Due, OPENED]);
                 let end = now + lasted;
-                let state = match rests {
-                    true => state
-                        .after(Happened::Crowded, end)
-                        .after(Happened::Quiet, end)
-                        .after(Happened::Failed, end),
-                    false => state.after(Happened::Failed, end),
+                let state = if rests {
+                    state.after(Happened::Crowded, end).after(Happened::Quiet, end)
+                } else {
+                    state
                 };
+                let state = state.after(Happened::Failed, end);
 
                 assert_eq!(pause(&state, end).as_millis(), expected, "{lasted:?} {rests}");
             }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_happen_changes_nothing() {
+    fn impossible_event_changes_nothing() {
         let (resting, now) = after([Happened::Due, OPENED, Happened::Crowded]);
 
         for happened in [Happened::Due, OPENED, Happened::Failed, Happened::Crowded] {

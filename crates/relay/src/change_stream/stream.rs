@@ -1,7 +1,7 @@
-//! The change stream on the records: opened at a known moment, read batch by batch.
+//! The change stream on the records: opened at a known cluster time, read batch by batch.
 //!
-//! It brings the records themselves, up to a size. A larger one, one that was replaced, and one that
-//! became pending by an update (requeued, promoted) are named: the relay reads their keys.
+//! An event carries the whole record up to a size. For a larger record, a replaced one, and one that
+//! became pending by an update (requeued, promoted) it carries the key, which the relay then reads.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,36 +19,34 @@ use postrider_outbox::wakeup::StreamEvent;
 use postrider_store::connect::primary;
 use postrider_store::{StoreError, limits, within};
 
-/// How long the server keeps a question to which it has no answer: an idle stream costs a command
-/// in so many seconds. Nothing waits for it: a stop drops the question.
+/// How long the server waits for an event before it replies with an empty batch.
 const MAX_AWAIT: Duration = Duration::from_secs(5);
 
-/// What an answer may take beyond that. A server that is frozen says nothing for ever.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long a reply may take beyond that. A frozen server never replies.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far what the stream shows may be behind the cluster's time, which continues every 10 s though
-/// nobody writes. A member that was cut off and then deposed answers on, and has no news.
-const LAG: Duration = Duration::from_secs(15);
+/// How far the stream may be behind the cluster time, which advances every 10 s without writes. A former
+/// primary that is cut off still replies, without events.
+const MAX_LAG: Duration = Duration::from_secs(15);
 
-/// Events of one answer: with the largest records that are carried, 6 MB.
+/// Events per batch: 6 MB with the largest records that are carried.
 const BATCH: u32 = 100;
 
 /// An open change stream. When dropped, the driver kills the server's cursor.
 ///
-/// Not the driver's own `ChangeStream`: that one resumes in silence, where the loss is to be seen,
-/// and does not tell a server without news from one that is frozen.
+/// Not the driver's own `ChangeStream`: that one resumes silently, which hides a loss, and does not
+/// distinguish an idle server from a frozen one.
 pub(super) struct ChangeStream {
     cursor: RawBatchCursor,
     opened_at: Timestamp,
 }
 
 impl ChangeStream {
-    /// Opens a stream of all that comes after this moment: whatever a snapshot that is read from
-    /// now on does not show, the stream will.
+    /// Opens a stream from now on: it shows every change that a later snapshot does not show.
     pub(super) async fn open(collections: &Collections) -> Result<Self, StoreError> {
         let after = moment(collections).await?;
-        // (Over shards the relay reads what an event names: it may come late.)
-        let largest = if collections.is_sharded() { 0 } else { LARGEST };
+        // On a sharded cluster an event may be late: the relay reads the key.
+        let largest = if collections.is_sharded() { 0 } else { MAX_RECORD_BYTES };
         let command = doc! {
             "aggregate": collections.name(names::RECORDS),
             "pipeline": pipeline(after, largest),
@@ -66,18 +64,18 @@ impl ChangeStream {
         Ok(Self { cursor, opened_at: after })
     }
 
-    /// The moment after which it brings everything.
+    /// Returns the cluster time after which the stream shows every change.
     pub(super) fn opened_at(&self) -> Timestamp {
         self.opened_at
     }
 
-    /// What came, as soon as anything does; nothing where the server had none for a while.
+    /// Waits for events and returns them; returns none if the server had none for a while.
     pub(super) async fn next(
         &mut self,
         collections: &Collections,
     ) -> Result<Vec<StreamEvent>, StoreError> {
         let next = async { self.cursor.next().await.transpose() };
-        let batch = within("read the change stream", MAX_AWAIT + ANSWER, next).await?;
+        let batch = within("read the change stream", MAX_AWAIT + REPLY_TIMEOUT, next).await?;
         let broken =
             |detail: String| StoreError::Answer { action: "read the change stream", detail };
         let Some(batch) = batch else {
@@ -96,8 +94,8 @@ impl ChangeStream {
     }
 }
 
-/// The latest moment of which every snapshot that is read from now on shows all: one that a
-/// snapshot was read at. (The `operationTime` of an answer may be ahead of it.)
+/// Reads a cluster time up to which every later snapshot is complete: the time of a snapshot read. (The
+/// `operationTime` of a reply may be ahead of it.)
 async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
     const ACTION: &str = "ask for the moment to follow from";
     let command = doc! {
@@ -124,19 +122,17 @@ async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
 
 const LAGS: &str = "what a majority has is far behind the cluster's time";
 
-/// Whether what was seen is far behind the time of the cluster, as far as both are known.
+/// Returns whether the stream is far behind the cluster time, if both are known.
 fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
     let seconds = |time: Timestamp| Duration::from_secs(time.time.into());
     let (Some(seen), Some(cluster)) = (seen, cluster) else { return false };
-    seconds(cluster).saturating_sub(seconds(seen)) > LAG
+    seconds(cluster).saturating_sub(seconds(seen)) > MAX_LAG
 }
 
-/// What becomes pending: by an insert, by a requeue, or when it is due; and what comes into another place
-/// while it is, or begins to block its key. Leases and settles write nothing of that, and so stay on the
-/// server.
+/// Returns the pipeline. It passes records that become pending (inserted, requeued or due), pending records
+/// that move to another place, and records that start to block their key. It filters out leases and settles.
 ///
-/// Not from `after` on but from the next moment: the stream could not get past an event that is too
-/// large for it, were that the last one that there was.
+/// It starts at the time after `after`: otherwise the stream fails for ever if the last event is too large.
 fn pipeline(after: Timestamp, largest: i32) -> Vec<Document> {
     let field = |name: &str| format!("fullDocument.{name}");
     let inserted = doc! {
@@ -145,10 +141,10 @@ fn pipeline(after: Timestamp, largest: i32) -> Vec<Document> {
     };
     let path = |name: &str| format!("$fullDocument.{name}");
     let is_small = doc! { "$lte": [{ "$bsonSize": "$fullDocument" }, largest] };
-    // `fullDocument` is no part of these: looking it up would be a read for every lease.
+    // Updates come without `fullDocument`: a lookup would be a read per lease.
     let changed = |name: &str| format!("updateDescription.updatedFields.{name}");
     let mut any = vec![doc! { changed(STATUS): PENDING }];
-    any.extend(PLACING.map(|name| doc! { changed(name): { "$exists": true } }));
+    any.extend(PLACEMENT_FIELDS.map(|name| doc! { changed(name): { "$exists": true } }));
     let updated = doc! { "operationType": "update", "$or": any };
     vec![
         doc! { "$changeStream": { "startAtOperationTime": Bson::Timestamp(next(after)) } },
@@ -162,7 +158,7 @@ fn pipeline(after: Timestamp, largest: i32) -> Vec<Document> {
                 "$fullDocument",
                 { ID: path(ID), KEY: path(KEY), PARTITION: path(PARTITION), SEQ: path(SEQ) },
             ] },
-            SMALL: is_small,
+            IS_SMALL: is_small,
         } },
     ]
 }
@@ -174,21 +170,21 @@ fn next(moment: Timestamp) -> Timestamp {
     }
 }
 
-/// The fields that say which records are before which: an operator, or another relay that corrects a
-/// record, may change them.
-const PLACING: [&str; 4] = [PARTITION, KEY, SEQ, BLOCKS];
+/// The fields that decide the order of records. An operator, or a relay that corrects a record, may change
+/// them.
+const PLACEMENT_FIELDS: [&str; 4] = [PARTITION, KEY, SEQ, BLOCKS];
 
-/// Records up to this size are carried whole.
-const LARGEST: i32 = 64 << 10;
+/// The largest record that an event carries whole.
+const MAX_RECORD_BYTES: i32 = 64 << 10;
 
 /// The field of an event that says whether its record is carried whole.
-const SMALL: &str = "isSmall";
+const IS_SMALL: &str = "isSmall";
 
-/// An event, as the pipeline leaves it.
+/// An event of the pipeline.
 #[derive(Debug)]
 enum Event {
     Is(StreamEvent),
-    /// This record became pending, or came into another place, by an update, which names no more of it.
+    /// This record became pending, or moved to another place, by an update, which carries only its id.
     Updated(RecordId, Timestamp),
     Unclear,
 }
@@ -205,7 +201,7 @@ fn read(event: &RawDocument) -> Event {
         return Event::Unclear;
     }
     let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");
-    let is_whole = event.get_bool(SMALL).unwrap_or(false);
+    let is_whole = event.get_bool(IS_SMALL).unwrap_or(false);
     Event::Is(match is_insert && is_whole && record.placement != Placement::Invalid {
         true => StreamEvent::Pending(Box::new(record), at),
         false => touched(record, at),
@@ -213,14 +209,14 @@ fn read(event: &RawDocument) -> Event {
 }
 
 fn touched(record: Record, at: Timestamp) -> StreamEvent {
-    // It lies in no range of the index where its key is read.
+    // A read of its key does not find it in the index.
     if record.placement == Placement::Invalid {
         return StreamEvent::Misplaced(Box::new(record), at);
     }
     StreamEvent::Touched { partition: record.partition, lane: record.lane, id: record.id, at }
 }
 
-/// The same, with the lanes of those that became pending by an update.
+/// Adds the lanes of records that became pending by an update.
 async fn named(
     collections: &Collections,
     events: Vec<Event>,
@@ -230,13 +226,11 @@ async fn named(
         Event::Is(_) | Event::Unclear => None,
     });
     let updated: Vec<Bson> = updated.collect();
-    let lanes = match updated.is_empty() {
-        true => HashMap::new(),
-        false => lanes_of(collections, updated).await?,
-    };
+    let lanes =
+        if updated.is_empty() { HashMap::new() } else { lanes_of(collections, updated).await? };
     let change = |event: Event| match event {
         Event::Is(change) => Some(change),
-        // Gone meanwhile: nothing of it is pending.
+        // The record is gone, so it is not pending.
         Event::Updated(id, at) => lanes.get(&id).map(|record| touched(record.clone(), at)),
         Event::Unclear => Some(StreamEvent::Somewhere),
     };
@@ -270,21 +264,21 @@ mod tests {
 
     const AT: Timestamp = Timestamp { time: 9, increment: 1 };
 
-    /// What an insertion of this document says, or another event.
+    /// Reads the event of an insert of this document, with other fields replaced.
     fn inserted(document: Document, other: Document) -> Event {
         let mut event = doc! {
             "operationType": "insert",
             "clusterTime": AT,
             "documentKey": { "_id": document.get("_id") },
             "fullDocument": document,
-            SMALL: true,
+            IS_SMALL: true,
         };
         event.extend(other);
         read(&RawDocumentBuf::try_from(&event).unwrap())
     }
 
     #[test]
-    fn an_inserted_record_comes_whole_with_its_moment() {
+    fn inserted_record_is_carried_whole_with_its_time() {
         for key in [doc! { "key": "order-123" }, doc! { "key": null }, doc! {}] {
             let mut document = doc! { "_id": "a", "status": "pending", "payload": 1 };
             document.extend(key);
@@ -297,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_or_replaced_is_named() {
+    fn large_or_replaced_record_is_named() {
         for (document, other) in [
-            (doc! { "_id": "a", "key": "order-123" }, doc! { SMALL: false }),
+            (doc! { "_id": "a", "key": "order-123" }, doc! { IS_SMALL: false }),
             (doc! { "_id": "a", "key": "order-123" }, doc! { "operationType": "replace" }),
         ] {
             let event = inserted(document, other);
@@ -312,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_valid_partition_is_told_as_such() {
+    fn record_in_an_invalid_partition_is_misplaced() {
         for partition in [Bson::Int32(256), 3.5.into(), "7".into(), vec![Bson::Int32(7)].into()] {
             let document = doc! { "_id": "a", "key": "order-123", "partition": partition };
-            for large in [doc! {}, doc! { SMALL: false }, doc! { "operationType": "replace" }] {
+            for large in [doc! {}, doc! { IS_SMALL: false }, doc! { "operationType": "replace" }] {
                 let event = inserted(document.clone(), large);
 
                 let Event::Is(StreamEvent::Misplaced(record, AT)) = event else {
@@ -327,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_names_its_record_and_no_more() {
+    fn update_carries_only_the_record_id() {
         let mut event = doc! { "operationType": "update", "clusterTime": AT };
         event.insert("documentKey", doc! { "_id": 7 });
 
@@ -337,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_record_or_no_moment_is_unclear() {
+    fn event_without_record_or_time_is_unclear() {
         for event in [doc! {}, doc! { "clusterTime": AT }, doc! { "fullDocument": { "_id": 1 } }] {
             let read = read(&RawDocumentBuf::try_from(&event).unwrap());
 
@@ -346,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_more_than_a_quarter_of_a_minute_behind_the_cluster_lags() {
+    fn stream_lags_when_more_than_15_s_behind_the_cluster() {
         let at = |time| Some(Timestamp { time, increment: 1 });
 
         assert!(!lags(at(100), at(115)));
@@ -356,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_after_the_last_of_a_second_is_the_first_of_the_next() {
+    fn next_time_after_the_last_of_a_second_is_the_next_second() {
         let moment = |time, increment| Timestamp { time, increment };
 
         assert_eq!(next(moment(5, 1)), moment(5, 2));

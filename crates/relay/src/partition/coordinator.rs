@@ -1,5 +1,5 @@
-//! Brings this instance by its partitions, and makes it let go of them: without a leader, by
-//! what each reads, and by conditional writes.
+//! Claims and releases the partitions of this instance, without a leader: each instance reads the
+//! assignments, plans, and writes conditionally.
 //!
 //! ```text
 //!  look ── unowned, and mine by the plan ──────────────────────────────────► claim
@@ -8,12 +8,11 @@
 //!       ── about to leave ─────────────────────────────► stop, drain ──────► let go
 //! ```
 //!
-//! An assignment whose owner can't be read is nobody's, and is claimed like what an owner does not
-//! give in time: when it has stood so for `stale_after`. Whoever had it looks before that, sees
-//! that it is not named, and stops. To claim it at once would put two at one partition.
+//! An assignment with an unreadable owner is claimed after `stale_after`, like a partition that its
+//! owner does not release in time. The former owner reads the assignments before that, and stops.
 //!
-//! That two are at the same partition for a moment costs duplicates at worst: the order rests on
-//! the prefix rule, and the lease keeps them apart (see [`relay`](crate)).
+//! Two instances that deliver one partition for a moment cause duplicates at worst: the prefix rule
+//! and the leases protect the order (see [`relay`](crate)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,40 +34,39 @@ use crate::partition::names;
 use crate::partition::plan::Move;
 use crate::partition::share::Allotted;
 
-/// How often everybody looks, so that what was let go stands still for no longer.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often an instance reads the assignments: a released partition waits no longer than this.
+const READ_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often those look among whom something changes hands.
-const BUSY_LOOK: Duration = Duration::from_millis(100);
+/// How often an instance reads the assignments during a handover.
+const HANDOVER_READ_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often one looks that is about to leave: the process waits for it.
-const LEAVING_LOOK: Duration = Duration::from_millis(50);
+/// How often an instance that stops reads the assignments: the process waits for it.
+const STOP_READ_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a stop waits for a claim that was sent, where MongoDB acknowledges heartbeats.
+/// How long a stop waits for a claim that was sent, while heartbeats are acknowledged.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the release of the last partitions may take at least; and, where MongoDB acknowledges
-/// heartbeats, together with what came before it since the stop. (Peers claim what is not released.)
+/// The time limit of releasing the last partitions: at least this; and, while heartbeats are
+/// acknowledged, this since the stop. Peers claim what is not released.
 const RELEASE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// What the coordinator knows, for `/readyz`.
+/// The state of the coordinator, for `/readyz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How many partitions this instance has; `None` before the first look.
+    /// How many partitions this instance owns; `None` before the first read.
     pub owned: Option<usize>,
-    /// The fleet's configuration, where it differs from ours.
+    /// The configuration of the other instances, if ours differs.
     pub differs: Option<String>,
     /// Whether the fleet is paused.
     pub paused: bool,
-    /// What keeps this instance from looking at the fleet or changing it, with the remedy where it
-    /// does not pass by itself.
+    /// Why the assignments cannot be read or changed, with the remedy for a permanent cause.
     pub trouble: Option<String>,
-    /// The first document of the fleet of which something can't be read, and how many there are.
+    /// The first document with unreadable fields, and how many there are.
     pub unreadable: Option<(Unreadable, usize)>,
 }
 
-/// The coordinator of one instance. `in_hand` tells in which partitions the relay has anything, or
-/// may get it still.
+/// The coordinator of one instance. `in_flight` returns the partitions in which the relay has records in
+/// flight, or may still acquire some.
 pub struct Coordinator<F> {
     fleet: Fleet,
     instance: InstanceId,
@@ -77,30 +75,30 @@ pub struct Coordinator<F> {
     metrics: FleetMetrics,
     allotted: watch::Sender<Allotted>,
     standing: watch::Sender<Standing>,
-    in_hand: F,
-    /// Being let go, as soon as nothing of them is in hand.
+    in_flight: F,
+    /// Partitions to release as soon as none of their records is in flight.
     leaving: BTreeSet<u8>,
     next_plan: Instant,
     waits: Waits,
-    /// Whether the latest look has claimed something.
+    /// Whether the latest round claimed a partition.
     claimed: bool,
-    /// Since when looks have failed, while heartbeats were acknowledged.
+    /// Since when rounds have failed while heartbeats were acknowledged.
     failing: Option<Instant>,
-    /// Whether that was told.
-    told: bool,
-    /// What the latest look could not read.
+    /// Whether that was logged.
+    is_failure_logged: bool,
+    /// What the latest round could not read.
     unreadable: Vec<Unreadable>,
 }
 
 impl<F: Fn() -> [bool; 256]> Coordinator<F> {
-    /// A coordinator that has not looked yet.
+    /// Creates a coordinator.
     pub fn new(
         fleet: Fleet,
         instance: InstanceId,
         settings: PartitionsConfig,
         heartbeat: Arc<Heartbeat>,
         allotted: watch::Sender<Allotted>,
-        in_hand: F,
+        in_flight: F,
     ) -> Self {
         let (standing, _) = watch::channel(Standing::default());
         Self {
@@ -111,30 +109,30 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             metrics: FleetMetrics::default(),
             allotted,
             standing,
-            in_hand,
+            in_flight,
             leaving: BTreeSet::new(),
             next_plan: Instant::now(),
             waits: Waits::default(),
             claimed: false,
             failing: None,
-            told: false,
+            is_failure_logged: false,
             unreadable: Vec::new(),
         }
     }
 
-    /// What it knows, as it changes.
+    /// Watches the state of the coordinator.
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
     }
 
-    /// Looks until `stop`. From then on it lets go of whatever the relay has done with, and of the
-    /// rest when `drained` says that the relay has ended.
+    /// Runs rounds until `stop`. Then releases the partitions without records in flight, and the rest
+    /// once `drained` signals that the relay has ended.
     pub async fn run(mut self, stop: CancellationToken, drained: CancellationToken) {
         let mut pulse = self.heartbeat.pulse();
         while !stop.is_cancelled() {
             let alive = *pulse.borrow_and_update() == Pulse::Alive;
-            // A stop does not interrupt a claim that was sent: MongoDB might apply it behind the
-            // release of everything, in the name of an instance that is gone.
+            // A stop does not interrupt a claim: MongoDB might apply it after the release of all
+            // partitions, for an instance that is gone.
             let heartbeat = self.heartbeat.clone();
             let too_late = async {
                 stop.cancelled().await;
@@ -149,24 +147,24 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause.min(self.settings.rebalance)) => {}
-                // An instance that comes (back) must not wait for its first look.
+                // After the first heartbeat the first round must not wait.
                 Ok(()) = pulse.changed(), if !alive => {}
             }
         }
         self.leave(&drained).await;
     }
 
-    /// One look, and what follows from it; answers how long until the next one.
+    /// Runs one round. Returns the pause until the next one.
     async fn look(&mut self, alive: bool, stop: &CancellationToken) -> Duration {
         if !alive {
             self.failing = None;
             self.metrics.forget();
-            return LOOK;
+            return READ_INTERVAL;
         }
         match self.once(stop).await {
             Ok(pause) => {
                 self.failing = None;
-                if std::mem::take(&mut self.told) {
+                if std::mem::take(&mut self.is_failure_logged) {
                     info!("the fleet can be looked at again, and partitions claimed");
                 }
                 self.metrics.refused(false);
@@ -175,7 +173,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
             Err(error) => {
                 self.failed(&error);
-                LOOK
+                READ_INTERVAL
             }
         }
     }
@@ -183,29 +181,31 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     fn failed(&mut self, error: &StoreError) {
         let since = *self.failing.get_or_insert_with(Instant::now);
         let is_refused = error.meaning() == Meaning::Permanent;
-        // As a rule the heartbeat meets the same trouble, and reports it.
+        // The heartbeat usually fails too, and reports the cause.
         let is_lasting = is_refused || since.elapsed() >= self.settings.stale_after;
         if !is_lasting {
             debug!(error = chain(error), "the fleet can't be looked at");
-        } else if !std::mem::replace(&mut self.told, true) {
-            match is_refused {
-                true => warn!(
+        } else if !std::mem::replace(&mut self.is_failure_logged, true) {
+            if is_refused {
+                warn!(
                     error = error.brief(),
                     remedy = error.remedy(),
                     "MongoDB refuses this instance: partitions can't be claimed or let go"
-                ),
-                false => warn!(error = chain(error), "partitions can't be claimed or let go"),
+                );
+            } else {
+                warn!(error = chain(error), "partitions can't be claimed or let go");
             }
         }
         self.metrics.refused(is_refused);
-        self.trouble(Some(match is_refused {
-            true => error.refusal(),
-            false => format!("partitions can't be claimed or let go: {}", error.brief()),
+        self.trouble(Some(if is_refused {
+            error.refusal()
+        } else {
+            format!("partitions can't be claimed or let go: {}", error.brief())
         }));
         self.metrics.forget();
     }
 
-    /// Notes what is in the way, if anything is.
+    /// Publishes the current failure, if any.
     fn trouble(&self, trouble: Option<String>) {
         self.standing.send_if_modified(|standing| {
             let is_news = standing.trouble != trouble;
@@ -214,7 +214,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         });
     }
 
-    /// Tells which documents can't be read, each once while that lasts.
+    /// Logs the unreadable documents, each once while it stays unreadable.
     fn note_unreadable(&mut self, view: &View) {
         let before = std::mem::replace(&mut self.unreadable, view.unreadable.clone());
         for document in self.unreadable.iter().filter(|document| !before.contains(document)) {
@@ -232,29 +232,29 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let view = self.fleet.view().await?;
         self.note_unreadable(&view);
         if !self.holds_name(&view) {
-            return Ok(LEAVING_LOOK);
+            return Ok(STOP_READ_INTERVAL);
         }
         match self.settings.fixed.clone() {
             Some(fixed) => {
-                let differs = self.told_apart(&view);
+                let differs = self.note_difference(&view);
                 let owned =
                     if differs.is_some() { Vec::new() } else { fixed.partitions().to_vec() };
                 self.adopt(owned, &view, asked, differs);
-                Ok(LOOK)
+                Ok(READ_INTERVAL)
             }
             None => self.share_out(view, asked, stop).await,
         }
     }
 
-    /// Whether this instance may act by a view: it holds its name, and no newcomer asks for it. (A
-    /// process that was replaced while it stood still must not go on by what it reads.)
+    /// Returns whether this instance holds its name and no newcomer asks for it. A process that was
+    /// replaced while it was suspended must not act on what it reads.
     fn holds_name(&self, view: &View) -> bool {
         let Some(name) = self.heartbeat.name() else { return true };
         let entry = view.names.get(name);
         entry.is_some_and(|entry| entry.holder == self.instance && entry.question.is_none())
     }
 
-    /// The assigned instance's look: adopts, claims, asks, lets go.
+    /// Runs the round of an instance with assigned partitions: adopts, claims, requests and releases.
     async fn share_out(
         &mut self,
         view: View,
@@ -262,13 +262,13 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         stop: &CancellationToken,
     ) -> Result<Duration, StoreError> {
         if stop.is_cancelled() {
-            // Read while the stop came: nothing more is claimed.
-            return Ok(LOOK);
+            // The stop came during the read: claim nothing more.
+            return Ok(READ_INTERVAL);
         }
         let me = self.instance;
         let now = Instant::now();
         self.metrics.seen(view.members.len(), view.unassigned());
-        let differs = self.told_apart(&view);
+        let differs = self.note_difference(&view);
         let moves = view.moves();
         let plans = self.next_plan <= now;
         if plans {
@@ -283,7 +283,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             .filter(|moved| moved.from == Some(me) && asks(&moved.to))
             .map(|moved| moved.partition)
             .collect();
-        // Begun with a plan, ended when the plan wants it no more.
+        // A release starts with a plan, and ends when the plan no longer includes it.
         self.leaving.retain(|partition| to_give.contains(partition));
         if plans {
             self.leaving.extend(&to_give);
@@ -309,42 +309,48 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let done_with = self.done_with();
         self.fleet.assign(&done_with, &view, None).await?;
         if let Some((name, holder)) = view.unused_name().filter(|_| plans) {
-            let removed = names::give_up(self.fleet.collections(), name, holder, LOOK).await;
+            let removed =
+                names::give_up(self.fleet.collections(), name, holder, READ_INTERVAL).await;
             if let Err(error) = removed {
                 debug!(name, error = chain(&error), "a name without an instance was not removed");
             }
         }
         let claimed_before = std::mem::replace(&mut self.claimed, !claims.is_empty());
         Ok(match self.claimed || lacking || !self.leaving.is_empty() {
-            // What was claimed is not ours before it is read. (Claims in vain are no haste.)
+            // A claim counts once it is read. Repeated claims without success do not shorten the pause.
             _ if self.claimed && !claimed_before => Duration::ZERO,
-            true => BUSY_LOOK,
-            false => LOOK,
+            true => HANDOVER_READ_INTERVAL,
+            false => READ_INTERVAL,
         })
     }
 
-    /// Of those that are being let go, the ones of which nothing is in hand.
+    /// Returns the leaving partitions that have no record in flight.
     fn done_with(&self) -> Vec<u8> {
         if self.leaving.is_empty() {
             return Vec::new();
         }
-        let in_hand = (self.in_hand)();
-        self.leaving.iter().copied().filter(|partition| !in_hand[usize::from(*partition)]).collect()
+        let in_flight = (self.in_flight)();
+        self.leaving
+            .iter()
+            .copied()
+            .filter(|partition| !in_flight[usize::from(*partition)])
+            .collect()
     }
 
     fn adopt(&mut self, partitions: Vec<u8>, view: &View, asked: Moment, differs: Option<String>) {
         self.metrics.paused(view.paused);
         let (owned, paused) = (Some(partitions.len()), view.paused);
-        // As it was: whether that is over is not known before all is done.
+        // Kept until the whole round has succeeded.
         let trouble = self.standing.borrow().trouble.clone();
         let first = view.unreadable.first().cloned();
         let unreadable = first.map(|first| (first, view.unreadable.len()));
         let standing = Standing { owned, differs, paused, trouble, unreadable };
         let before = self.standing.send_replace(standing);
         if before.paused != view.paused {
-            match view.paused {
-                true => warn!("the fleet is paused: nothing is published (postrider relay resume)"),
-                false => info!("the fleet is no longer paused"),
+            if view.paused {
+                warn!("the fleet is paused: nothing is published (postrider relay resume)");
+            } else {
+                info!("the fleet is no longer paused");
             }
         }
         let alive = Arc::new(view.lease_owners());
@@ -357,8 +363,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
     }
 
-    /// The fleet's fingerprint where ours differs; told once in the log.
-    fn told_apart(&self, view: &View) -> Option<String> {
+    /// Returns the fingerprint of the other instances if ours differs; logs a change once.
+    fn note_difference(&self, view: &View) -> Option<String> {
         let fleet = view.differs(self.heartbeat.fingerprint())?.to_string();
         let is_new = self.standing.borrow().differs.as_ref() != Some(&fleet);
         if is_new {
@@ -372,7 +378,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         Some(fleet)
     }
 
-    /// Lets go of everything: first of what nothing is in hand of, in the end of the rest.
+    /// Releases all partitions: first those without records in flight, then the rest.
     async fn leave(&mut self, drained: &CancellationToken) {
         if self.settings.fixed.is_some() {
             return drained.cancelled().await;
@@ -381,17 +387,17 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.adopt_nothing();
         while !drained.is_cancelled() {
             let letting_go = async {
-                if let Err(error) = self.let_go(|in_hand| !in_hand).await {
+                if let Err(error) = self.let_go(|in_flight| !in_flight).await {
                     debug!(error = chain(&error), "partitions are not let go yet");
                 }
-                tokio::time::sleep(LEAVING_LOOK).await;
+                tokio::time::sleep(STOP_READ_INTERVAL).await;
             };
             tokio::select! {
                 () = letting_go => {}
                 () = drained.cancelled() => {}
             }
         }
-        // What the relay holds still, where its time was up, is kept by its leases.
+        // Records that are still in flight at the time limit stay protected by their leases.
         let (least, most) = RELEASE_TIMEOUT;
         let most = if self.heartbeat.is_alive() { most } else { least };
         let limit = most.saturating_sub(began.elapsed()).max(least);
@@ -411,25 +417,25 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
     async fn let_go(&self, goes: impl Fn(bool) -> bool) -> Result<(), StoreError> {
         let view = self.fleet.view().await?;
-        let in_hand = (self.in_hand)();
+        let in_flight = (self.in_flight)();
         let mut owned = view.owned_by(self.instance);
-        owned.retain(|partition| goes(in_hand[usize::from(*partition)]));
+        owned.retain(|partition| goes(in_flight[usize::from(*partition)]));
         self.fleet.assign(&owned, &view, None).await
     }
 }
 
-/// What has stood still, and since when: whoever does not do its part is not waited for for ever.
+/// Measures how long the awaited claims and releases of other instances have made no progress.
 #[derive(Debug, Default)]
 struct Waits {
-    /// Owners that are to give us something: what they had, and since when.
+    /// Owners that must release partitions to this instance: what they own, and since when.
     owners: BTreeMap<InstanceId, (Vec<u8>, Instant)>,
-    /// Partitions that nobody has and another one is to claim, and since when.
+    /// Unowned partitions that other instances must claim, and since when.
     unowned: Option<(Vec<u8>, Instant)>,
-    /// Partitions whose owner can't be read, and since when: whoever had them is to see it first.
+    /// Partitions with an unreadable owner, and since when: the former owner must notice it first.
     unreadable: BTreeMap<u8, Instant>,
 }
 
-/// What is waited for no longer.
+/// The owners and partitions whose wait is over.
 #[derive(Debug, Default, PartialEq)]
 struct Overdue {
     owners: BTreeSet<InstanceId>,
@@ -438,7 +444,7 @@ struct Overdue {
 }
 
 impl Overdue {
-    /// Whether whoever had a partition may not have seen yet that its owner can't be read.
+    /// Returns whether the former owner may not have noticed yet that the owner is unreadable.
     fn is_too_early(&self, view: &View, partition: u8) -> bool {
         view.is_unreadable(partition) && !self.unreadable.contains(&partition)
     }
@@ -451,7 +457,7 @@ impl Waits {
         moves: &[Move],
         me: InstanceId,
         now: Instant,
-        patience: Duration,
+        limit: Duration,
     ) -> Overdue {
         let givers: BTreeSet<InstanceId> =
             moves.iter().filter(|moved| moved.to == me).filter_map(|moved| moved.from).collect();
@@ -461,7 +467,7 @@ impl Waits {
         let unreadable = |partition: &u8| view.is_unreadable(*partition);
         for partition in view.assignments.keys().copied().filter(unreadable) {
             let since = *self.unreadable.entry(partition).or_insert(now);
-            if now - since >= patience {
+            if now - since >= limit {
                 overdue.unreadable.insert(partition);
             }
         }
@@ -471,7 +477,7 @@ impl Waits {
             if *had != has {
                 (*had, *since) = (has, now);
             }
-            if now - *since >= patience {
+            if now - *since >= limit {
                 overdue.owners.insert(owner);
             }
         }
@@ -482,7 +488,7 @@ impl Waits {
             .collect();
         match &mut self.unowned {
             _ if unowned.is_empty() => self.unowned = None,
-            Some((were, since)) if *were == unowned => overdue.unowned = now - *since >= patience,
+            Some((were, since)) if *were == unowned => overdue.unowned = now - *since >= limit,
             other => *other = Some((unowned, now)),
         }
         overdue

@@ -1,10 +1,10 @@
-//! What the order of a key rests on in the configuration, and so must be the same for all.
+//! The settings on which the order within a key depends: all instances must agree in them.
 
 use std::fmt;
 
 use bson::{Bson, Document, doc};
 
-/// The part of the configuration in which instances of one outbox must agree (contract, 4.10).
+/// The settings in which the instances of one outbox must agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// `relay.ordering` is `key`.
@@ -20,14 +20,14 @@ impl Fingerprint {
     const ON_DEAD: &str = "onDead";
     const PREFIX: &str = "prefix";
 
-    /// Ordering and what the dead do, by their words in the configuration.
+    /// Returns `ordering` and `on_dead` as the configuration spells them.
     fn words(&self) -> (&'static str, &'static str) {
         let ordering = if self.ordered { "key" } else { "none" };
         let on_dead = if self.block_on_dead { "block" } else { "skip" };
         (ordering, on_dead)
     }
 
-    /// What an instance's document says; `None` where it says nothing that can be read.
+    /// Reads the fingerprint from an instance's document; `None` if it is missing or invalid.
     pub fn read(document: &Document) -> Option<Self> {
         Some(Self {
             ordered: document.get_str(Self::ORDERING).ok()? == "key",
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_back_as_it_was_written() {
+    fn fingerprint_survives_a_round_trip() {
         for (ordered, block_on_dead) in [(true, false), (true, true), (false, false)] {
             let written = Fingerprint { ordered, block_on_dead, prefix: "app_".into() };
             let document = Bson::from(&written);

@@ -1,10 +1,9 @@
-//! The fleet as MongoDB knows it: who lives, who owns what, and the conditional writes that
-//! change it.
+//! Reads the instances and assignments from MongoDB, and changes them by conditional writes.
 //!
-//! Everything here is read by one command, of what a majority has, and judged by the server's
-//! clock. A change of owner is one update that names the `epoch` that was read, and raises it: of
-//! several who want the same partition one gets it, and what a late one wants is in vain. Whether a
-//! write succeeded is learnt by reading again, never from its answer.
+//! One command reads everything with read concern `majority`; the server's clock decides what is stale.
+//! A change of owner is one update that matches the `epoch` that was read, and raises it: of several
+//! instances that claim a partition one succeeds. An instance learns the outcome from its next read,
+//! never from the reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,23 +28,23 @@ use crate::partition::plan::{Move, plan};
 /// `_id` of the switches of the relay, in `outbox_control`.
 pub const RELAY_SWITCH: &str = "relay";
 
-/// How an instance comes by its partitions, as its document says it.
+/// In an instance's document: it gets its partitions by assignment.
 pub const ASSIGNED: &str = "assigned";
-/// The same where it relays nothing.
+/// In an instance's document: it relays nothing.
 pub const NONE: &str = "none";
 
-/// One instance of the fleet, whose heartbeat is fresh.
+/// A live instance: its heartbeat is fresh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// Who.
+    /// Its id.
     pub id: InstanceId,
-    /// Whether it is about to leave.
+    /// Whether it is stopping.
     pub draining: bool,
-    /// Since when, by the server's clock.
+    /// When it started, by the server's clock.
     pub started_at: Option<DateTime>,
-    /// What the order rests on in its configuration, if it says so.
+    /// The settings in which instances must agree, if they can be read.
     pub fingerprint: Option<Fingerprint>,
-    /// Whether its partitions come by assignment.
+    /// Whether it gets its partitions by assignment.
     pub assigned: bool,
     /// Whether it relays at all.
     pub relays: bool,
@@ -55,24 +54,22 @@ pub struct Member {
     pub lease_owner: InstanceId,
 }
 
-/// Who owned a partition when it was read.
+/// The assignment of a partition, as read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
-    /// The owner, living or not.
+    /// The owner, live or not.
     pub owner: Option<InstanceId>,
     /// Whether it names an owner that can't be read.
     pub is_unreadable: bool,
-    /// As it was read, byte by byte, for the condition of a write; null where there is none.
+    /// The epoch as it was read, byte by byte, for the condition of a write; null if there is none.
     epoch: RawId,
 }
 
-/// A document of the fleet of which something can't be read: what is absent is put in its place.
+/// A document with fields that cannot be read; defaults replace them.
 ///
-/// An instance whose `_id` can't be read owns nothing, and counts as not heard from. One whose
-/// `lastHeartbeat` can't be read may live: it gets no partitions, and those that it has are asked for
-/// and in time taken, as those of one that is about to leave. Of one whose heartbeat is fresh, by the
-/// server's own judgement, any other field may be unreadable: it lives, and to plan without it would
-/// take partitions from an instance that delivers.
+/// An instance with an unreadable `_id` owns nothing and counts as stale. One with an unreadable
+/// `lastHeartbeat` may be alive: like a stopping instance it gets no partitions, and others request and
+/// later take those that it owns. One with a fresh heartbeat is alive, whatever else is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unreadable {
     /// Its collection, with the prefix.
@@ -107,41 +104,41 @@ impl Assignment {
     }
 }
 
-/// What one reading showed.
+/// The result of one read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
-    /// The living, by id.
+    /// The live instances, by id.
     pub members: BTreeMap<InstanceId, Member>,
-    /// Whether there are documents of others, whose heartbeats are stale.
+    /// Whether there are documents with stale heartbeats.
     pub some_stale: bool,
-    /// Assignments by partition; one that is absent was never made.
+    /// Assignments by partition; a missing one was never made.
     pub assignments: BTreeMap<u8, Assignment>,
     /// Whether the fleet is paused.
     pub paused: bool,
-    /// Names, and which instance holds each.
+    /// The holder of each name.
     pub names: BTreeMap<String, NameEntry>,
-    /// The documents of which something can't be read.
+    /// The documents with unreadable fields.
     pub unreadable: Vec<Unreadable>,
 }
 
 impl View {
-    /// What the fleet's configuration is: that of whoever has run longest.
+    /// Returns the fingerprint of the instance that has run longest: it applies to all.
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         let relaying = self.members.values().filter(|member| member.relays);
-        let telling = relaying.filter(|member| member.fingerprint.is_some());
-        // Without a date it came by other means than ours: not before those that have one.
-        let first = telling.min_by_key(|member| {
+        let fingerprinted = relaying.filter(|member| member.fingerprint.is_some());
+        // An instance without a start time was written by other software: it comes last.
+        let first = fingerprinted.min_by_key(|member| {
             (member.started_at.map_or(i64::MAX, DateTime::timestamp_millis), member.id)
         });
         first?.fingerprint.as_ref()
     }
 
-    /// Whether this instance differs from the fleet in what the order rests on.
+    /// Returns the fingerprint of the other instances if it differs from ours.
     pub fn differs(&self, ours: &Fingerprint) -> Option<&Fingerprint> {
         self.fingerprint().filter(|fleet| *fleet != ours)
     }
 
-    /// Those among whom the partitions are divided.
+    /// Returns the instances that share the partitions.
     pub fn sharing(&self) -> Vec<InstanceId> {
         let fleet = self.fingerprint();
         let agrees = |member: &Member| match (&member.fingerprint, fleet) {
@@ -154,18 +151,18 @@ impl View {
         sharing.map(|member| member.id).collect()
     }
 
-    /// Whether this partition's owner can't be read.
+    /// Returns whether this partition's owner cannot be read.
     pub fn is_unreadable(&self, partition: u8) -> bool {
         let assignment = self.assignments.get(&partition);
         assignment.is_some_and(|assignment| assignment.is_unreadable)
     }
 
-    /// The owner ids of the living.
+    /// Returns the owner ids of the live instances.
     pub fn lease_owners(&self) -> BTreeSet<InstanceId> {
         self.members.values().map(|member| member.lease_owner).collect()
     }
 
-    /// A name that no instance will hold again, if there is one: nothing is known of its holder.
+    /// Returns an old name whose holder has no document, if there is one.
     pub fn unused_name(&self) -> Option<(&str, InstanceId)> {
         let is_unused =
             |entry: &NameEntry| entry.is_old && !self.members.contains_key(&entry.holder);
@@ -173,7 +170,7 @@ impl View {
         unused.map(|(name, entry)| (name.as_str(), entry.holder))
     }
 
-    /// The living owners.
+    /// Returns the live owners by partition.
     pub fn owners(&self) -> BTreeMap<u8, InstanceId> {
         let owners = self.assignments.iter().filter_map(|(partition, assignment)| {
             let owner = assignment.owner.filter(|owner| self.members.contains_key(owner))?;
@@ -182,24 +179,24 @@ impl View {
         owners.collect()
     }
 
-    /// The partitions of one instance, in order.
+    /// Returns the partitions of one instance, in order.
     pub fn owned_by(&self, id: InstanceId) -> Vec<u8> {
         let owned = self.assignments.iter().filter(|(_, held)| held.owner == Some(id));
         owned.map(|(partition, _)| *partition).collect()
     }
 
-    /// What is to change hands.
+    /// Plans the moves that balance the partitions.
     pub fn moves(&self) -> Vec<Move> {
         plan(&self.sharing(), &self.owners())
     }
 
-    /// How many partitions nobody who lives has.
+    /// Returns how many partitions no live instance owns.
     pub fn unassigned(&self) -> usize {
         256 - self.owners().len()
     }
 }
 
-/// The fleet's documents.
+/// Access to the documents of instances and assignments.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     collections: Collections,
@@ -208,9 +205,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The fleet in whose eyes a heartbeat is stale after that long.
+    /// Creates the access; a heartbeat is stale after `stale_after`.
     pub fn new(collections: Collections, stale_after: Duration) -> Self {
-        // What comes later than that is of a past that may be another's by now.
+        // A later reply may be outdated.
         let limit = (stale_after / 4).max(Duration::from_secs(1));
         Self { collections, stale_after, limit }
     }
@@ -221,7 +218,7 @@ impl Fleet {
     ///
     /// Those of the store.
     pub async fn view(&self) -> Result<View, StoreError> {
-        // What a relay says of itself is for operators, and larger than the rest.
+        // The state that a relay reports is for operators, and larger than the rest.
         let control = doc! { KIND: SWITCH, names::IS_OLD: names::is_old() };
         let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
         let pipeline = [
@@ -255,12 +252,12 @@ impl Fleet {
         Ok(view)
     }
 
-    /// Makes partitions that were read so the property of `owner`, or of nobody; each on the
-    /// condition that nobody has changed it since. Who got which is to be read.
+    /// Assigns partitions to `owner`, or to none, each if its assignment has not changed since the read.
+    /// The next read shows the outcome.
     ///
     /// # Errors
     ///
-    /// Those of the store; what has been written is then unknown.
+    /// Those of the store; some assignments may be written.
     pub async fn assign(
         &self,
         partitions: &[u8],
@@ -278,7 +275,7 @@ impl Fleet {
             let epoch = Writer::default().element(epoch, "$eq").finish();
             let q = Writer::default().fields(&doc! { ID: i32::from(*partition) });
             let q = q.document(EPOCH, &epoch).finish();
-            // One that counts is raised; anything else begins anew.
+            // A numeric epoch is raised; any other restarts at 1.
             let counted =
                 doc! { "$convert": { "input": "$epoch", "to": "long", "onError": 0_i64 } };
             let raised = doc! { "$cond": [
@@ -286,7 +283,7 @@ impl Fleet {
             ] };
             let change = doc! {
                 "u": [{ "$set": { OWNER: &owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
-                // Of several who make one anew all but the first fail by its `_id`.
+                // Of several concurrent inserts one succeeds; the others fail on the `_id`.
                 "upsert": known.is_none(),
             };
             Writer::default().document("q", &q).fields(&change).finish()
@@ -298,15 +295,14 @@ impl Fleet {
             .fields(&write::options(Certainty::Majority));
         let action = "assign partitions";
         let written = write::send(self.collections.database(), action, command.finish()).await?;
-        // What was made by another one first is no failure.
+        // A concurrent insert by another instance is not a failure.
         match written.failed.iter().find(|(_, code)| *code != DUPLICATE_KEY) {
             Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
             None => Ok(()),
         }
     }
 
-    /// Removes the documents of instances whose heartbeats are stale; not one whose heartbeat can't be
-    /// read.
+    /// Removes the documents with stale heartbeats, but none with an unreadable heartbeat.
     ///
     /// # Errors
     ///
@@ -319,13 +315,13 @@ impl Fleet {
         within("remove stale instances", self.limit, forgetting).await.map(|_| ())
     }
 
-    /// Where the documents lie.
+    /// Returns the collections.
     pub fn collections(&self) -> &Collections {
         &self.collections
     }
 
-    /// The instances' documents, each with `stale` and `partitionsOwned`, and with `invalid` where
-    /// something in it can't be decoded.
+    /// Reads the instances' documents with `stale` and `partitionsOwned`, and with `invalid` for fields
+    /// that cannot be decoded.
     ///
     /// # Errors
     ///
@@ -346,8 +342,8 @@ impl Fleet {
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
-    /// The assignments, each with the `hostname` of its instance, and with `invalid` where something
-    /// in it can't be decoded.
+    /// Reads the assignments with the `hostname` of the instance, and with `invalid` for fields that
+    /// cannot be decoded.
     ///
     /// # Errors
     ///
@@ -366,7 +362,7 @@ impl Fleet {
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
-    /// Pauses the fleet or lets it go on; it holds until the next call, whatever restarts.
+    /// Pauses or resumes all instances, until the next call; restarts do not change it.
     ///
     /// # Errors
     ///
@@ -385,7 +381,7 @@ impl Fleet {
     ) -> Result<Vec<RawDocumentBuf>, StoreError> {
         let collection = self.collections.collection(base);
         let reading = async {
-            let reading = collection.aggregate(pipeline).batch_size(WHOLE);
+            let reading = collection.aggregate(pipeline).batch_size(BATCH_SIZE);
             reading.with_type::<RawDocumentBuf>().await?.try_collect().await
         };
         within("read the fleet", self.limit, reading).await
@@ -415,7 +411,7 @@ impl Fleet {
     }
 }
 
-/// Whether an instance's heartbeat is younger than that by the server's clock: an expression.
+/// Returns an expression: the heartbeat is younger than `stale_after` by the server's clock.
 pub fn is_fresh(stale_after: Duration) -> Document {
     let millis = i64::try_from(stale_after.as_millis()).unwrap_or(i64::MAX);
     let oldest = doc! { "$subtract": ["$$NOW", millis] };
@@ -425,7 +421,7 @@ pub fn is_fresh(stale_after: Duration) -> Document {
     ] }
 }
 
-/// A document as operators read it.
+/// Decodes a document for operators.
 fn shown(document: &RawDocument) -> Document {
     let (mut document, invalid) = lossy(document);
     if !invalid.is_empty() {
@@ -434,15 +430,15 @@ fn shown(document: &RawDocument) -> Document {
     document
 }
 
-/// Whose a partition is.
+/// The owner of a partition.
 const OWNER: &str = "instanceId";
-/// Raised by each change of owner.
+/// A number that each change of owner raises.
 const EPOCH: &str = "epoch";
 
-/// Documents in one answer: more than there are, so that one command reads all.
-const WHOLE: u32 = 10_000;
+/// Documents per batch: more than there are, so that one command reads all.
+const BATCH_SIZE: u32 = 10_000;
 
-/// What a document that was read is.
+/// The kind of a document in the result.
 const KIND: &str = "_kind";
 const ASSIGNMENT: &str = "assignment";
 const INSTANCE: &str = "instance";
@@ -488,7 +484,7 @@ impl View {
             draining: may_live
                 || document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
             started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
-            // What may be gone for long decides nothing.
+            // The fingerprint of an instance that may be gone does not count.
             fingerprint: document
                 .get_document(fields::FINGERPRINT)
                 .ok()
@@ -512,7 +508,7 @@ impl View {
     }
 }
 
-/// Notes a field that can't be read, once.
+/// Records an unreadable field, once.
 fn note(lost: &mut Vec<String>, field: &str) {
     if !lost.iter().any(|noted| noted == field) {
         lost.push(field.to_owned());

@@ -1,9 +1,8 @@
-//! This instance's own document in `outbox_instances`, and what its heartbeats tell.
+//! Writes this instance's document in `outbox_instances`, and reports the outcome.
 //!
-//! A heartbeat that a majority acknowledges proves that what is leased and settled here will
-//! stand. One that fails (MongoDB unreachable, or its majority frozen) stops the taking: a
-//! snapshot would still be read, of a past that may be another's by now. How long the last one
-//! that was acknowledged holds, [`share`](crate::partition::share) knows.
+//! An acknowledged heartbeat proves that a majority accepts the writes of this instance. A failed one
+//! stops acquisition: a snapshot could be outdated. [`share`](crate::partition::share) decides how long
+//! an acknowledged heartbeat is valid.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,32 +27,32 @@ use crate::partition::fingerprint::Fingerprint;
 use crate::partition::metrics::store_up;
 use crate::partition::names;
 
-/// What signing off may take at least, and at most where MongoDB answers, as far as known: peers notice
-/// a missing instance all the same.
-const FAREWELL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+/// The least and the greatest time limit of removing the document at a stop. Peers also remove a stale
+/// document.
+const SIGN_OFF_TIMEOUT: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
-/// What the last heartbeat came to.
+/// The outcome of the last heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pulse {
-    /// None was sent yet.
+    /// No heartbeat was sent yet.
     Starting,
-    /// A majority has it.
+    /// A majority acknowledged it.
     Alive,
-    /// It failed, in these words.
+    /// It failed, for this reason.
     Lost(String),
-    /// MongoDB refuses it, and will go on so: in these words.
+    /// MongoDB refuses it permanently, for this reason.
     Refused(String),
 }
 
-/// What this instance tells of itself beside that it lives.
+/// The properties that an instance publishes in its document.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What the order rests on in its configuration.
+    /// The settings in which instances must agree.
     pub fingerprint: Fingerprint,
-    /// How it comes by its partitions: [`ASSIGNED`](crate::partition::fleet::ASSIGNED),
+    /// How it gets its partitions: [`ASSIGNED`](crate::partition::fleet::ASSIGNED),
     /// [`NONE`](crate::partition::fleet::NONE), or the text of `partitions.static`.
     pub partitions: String,
-    /// The name of this instance, which it holds; `None` where it has none.
+    /// The name that this instance holds, if any.
     pub name: Option<String>,
 }
 
@@ -62,11 +61,11 @@ pub struct Profile {
 pub struct Proof {
     /// When it was sent.
     pub sent: Moment,
-    /// The id under which the instance leases, which it announced.
+    /// The owner id that it announced.
     pub owner: InstanceId,
 }
 
-/// Tells peers and operators that this instance lives.
+/// Reports to peers and operators that this instance is alive.
 #[derive(Debug)]
 pub struct Heartbeat {
     collections: Collections,
@@ -74,21 +73,21 @@ pub struct Heartbeat {
     profile: Profile,
     interval: Duration,
     pulse: watch::Sender<Pulse>,
-    /// The last one that was acknowledged.
+    /// The last acknowledged heartbeat.
     proof: watch::Sender<Option<Proof>>,
     /// The id under which this instance leases.
     owner: Arc<OwnerId>,
-    /// Whether a beat may make the document. Not before it is known that the name is still ours.
+    /// Whether a heartbeat may create the document: only while this instance holds its name.
     may_create: AtomicBool,
     asks: AtomicBool,
-    /// Something else is to be told than the last one did.
+    /// Signals that the content of the heartbeat has changed.
     news: Notify,
-    /// Whether it has signed off; held during each beat.
+    /// Whether the document was removed at the stop; locked during each heartbeat.
     gone: Mutex<bool>,
     state: StateOf,
 }
 
-/// What the relay tells of its state, once there is a relay.
+/// The function that reports the relay's state, once there is a relay.
 #[derive(Default)]
 struct StateOf(OnceLock<Box<dyn Fn() -> Document + Send + Sync>>);
 
@@ -99,7 +98,7 @@ impl fmt::Debug for StateOf {
 }
 
 impl Heartbeat {
-    /// A heartbeat in every `interval`.
+    /// Creates a heartbeat that is sent in every `interval`.
     pub fn new(
         collections: Collections,
         instance: InstanceId,
@@ -125,7 +124,7 @@ impl Heartbeat {
         })
     }
 
-    /// What the order rests on in this instance's configuration.
+    /// Returns the settings in which instances must agree.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.profile.fingerprint
     }
@@ -140,44 +139,43 @@ impl Heartbeat {
         self.owner.current()
     }
 
-    /// Leases under another id from now on, and announces it without delay.
+    /// Replaces the owner id, and announces the new one without delay.
     pub fn replace_owner(&self) {
         self.owner.replace();
         self.news.notify_one();
     }
 
-    /// The last heartbeat that was acknowledged, as it changes.
+    /// Watches the last acknowledged heartbeat.
     pub fn proof(&self) -> watch::Receiver<Option<Proof>> {
         self.proof.subscribe()
     }
 
-    /// Tells, without delay, whether this instance waits for partitions that others have.
+    /// Announces without delay whether this instance waits for partitions of others.
     pub fn ask(&self, asks: bool) {
         if self.asks.swap(asks, Ordering::Relaxed) != asks {
             self.news.notify_one();
         }
     }
 
-    /// From now on each heartbeat writes what this answers, too: some KB at most. Called once.
+    /// Adds the relay's state, some KB at most, to each heartbeat. Called once.
     pub fn tell(&self, state: impl Fn() -> Document + Send + Sync + 'static) {
         let _ = self.state.0.set(Box::new(state));
     }
 
-    /// What the last heartbeat came to, as it changes.
+    /// Watches the outcome of the last heartbeat.
     pub fn pulse(&self) -> watch::Receiver<Pulse> {
         self.pulse.subscribe()
     }
 
-    /// Whether a majority has the last heartbeat.
+    /// Returns whether a majority acknowledged the last heartbeat.
     pub fn is_alive(&self) -> bool {
         *self.pulse.borrow() == Pulse::Alive
     }
 
-    /// Beats for ever; from `stop` on it says that this instance takes nothing more, and after
-    /// [`leave`](Self::leave) nothing at all.
+    /// Sends heartbeats; never returns. From `stop` on they report `draining`; after
+    /// [`leave`](Self::leave) none is sent.
     ///
-    /// To be run as a task: a beat that is dropped under way may reach MongoDB later than whatever
-    /// follows it.
+    /// Run it as a task: a heartbeat that is dropped may reach MongoDB after the next write.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -216,7 +214,7 @@ impl Heartbeat {
     fn note(&self, now: Pulse) {
         store_up(now == Pulse::Alive);
         self.pulse.send_if_modified(|pulse| {
-            // One line per change of state, not per try.
+            // One log line per change of state, not per attempt.
             match (&*pulse, &now) {
                 (Pulse::Alive, Pulse::Alive) => return false,
                 (Pulse::Lost(_), Pulse::Lost(_)) | (Pulse::Refused(_), Pulse::Refused(_)) => {
@@ -236,28 +234,27 @@ impl Heartbeat {
         });
     }
 
-    /// Removes this instance's document, at the end of a stop in good order. Where MongoDB answers
-    /// slowly it waits until about `deadline`.
+    /// Removes this instance's document at the end of a graceful stop. Waits until about `deadline`.
     ///
     /// # Errors
     ///
-    /// Those of the store; peers remove it then, once it is stale.
+    /// Those of the store. Peers then remove the document once it is stale.
     pub async fn leave(&self, deadline: Instant) -> Result<(), StoreError> {
         let instances = self.instances();
         let leaving = async {
-            // Not beside a beat that is under way: it would make the document anew.
+            // Not during a heartbeat, which would create the document again.
             *self.gone.lock().await = true;
             instances.delete_one(doc! { "_id": Bson::from(self.instance) }).await
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = match *self.pulse.borrow() {
-            Pulse::Starting | Pulse::Alive => left.clamp(FAREWELL.0, FAREWELL.1),
-            Pulse::Lost(_) | Pulse::Refused(_) => FAREWELL.0,
+            Pulse::Starting | Pulse::Alive => left.clamp(SIGN_OFF_TIMEOUT.0, SIGN_OFF_TIMEOUT.1),
+            Pulse::Lost(_) | Pulse::Refused(_) => SIGN_OFF_TIMEOUT.0,
         };
         within("sign off this instance", limit, leaving).await.map(|_| ())
     }
 
-    /// Lets the next beat make the document again, where this instance still holds its name.
+    /// Allows the next heartbeat to create the document if this instance still holds its name.
     async fn next_creates_unless_replaced(&self) {
         let is_ours = match &self.profile.name {
             None => true,
@@ -272,7 +269,7 @@ impl Heartbeat {
         }
     }
 
-    /// Returns whether the document was there or was made.
+    /// Sends one heartbeat. Returns whether the document existed or was created.
     async fn beat(&self, status: &str, owner: Owner) -> Result<bool, StoreError> {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let fingerprint = Bson::from(&self.profile.fingerprint);
@@ -287,7 +284,7 @@ impl Heartbeat {
             fields::FINGERPRINT: { "$literal": fingerprint },
             fields::PARTITIONS: { "$literal": &self.profile.partitions },
             fields::ASKS: self.asks.load(Ordering::Relaxed),
-            // A beat that was given up may arrive behind a later one.
+            // A heartbeat that timed out may arrive after a later one.
             fields::LEASE_OWNER: {
                 "$cond": [{ "$gt": [lapses_stored.clone(), lapses] }, "$leaseOwner", owner.id],
             },
@@ -303,7 +300,7 @@ impl Heartbeat {
         let creates = self.may_create.load(Ordering::Relaxed);
         let beat =
             instances.update_one(doc! { "_id": Bson::from(self.instance) }, update).upsert(creates);
-        // The server gives up after an interval; the rest is for a server that answers nothing.
+        // The server gives up after one interval; the rest is for a server that does not answer.
         let limit = self.interval * 2 + Duration::from_secs(1);
         let beaten = within("send a heartbeat", limit, beat.into_future()).await?;
         let is_there = beaten.matched_count > 0 || beaten.upserted_id.is_some();

@@ -1,12 +1,12 @@
-//! The fleet's figures, as this instance sees them.
+//! Metrics of instances and partitions, as this instance reads them.
 
 use metrics::{Counter, counter, gauge};
 use postrider_store::metric::Description;
 
 use crate::metrics::STORE_FAILING;
 
-/// The value of a gauge that was known and is so no more: the page of metrics leaves it out, since the
-/// exporter forgets no series.
+/// The value of a gauge that is unknown now. The exporter cannot remove a series, so the metrics page
+/// leaves this value out.
 pub const UNKNOWN: f64 = f64::NAN;
 
 /// Partitions that this instance delivers.
@@ -15,14 +15,14 @@ pub const PARTITIONS_OWNED: &str = "postrider_partitions_owned";
 pub const PARTITIONS_UNASSIGNED: &str = "postrider_partitions_unassigned";
 /// Instances whose heartbeats are fresh.
 pub const INSTANCES_ACTIVE: &str = "postrider_instances_active";
-/// How often partitions came to this instance or went.
+/// Changes of this instance's partitions.
 pub const REBALANCES: &str = "postrider_rebalances_total";
 /// Whether the fleet is paused.
 pub const PAUSED: &str = "postrider_paused";
 /// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
 
-/// What each of these metrics is.
+/// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 6] = [
     Description::gauge(PARTITIONS_OWNED, "Partitions that this instance delivers."),
     Description::gauge(
@@ -38,19 +38,19 @@ pub const DESCRIPTIONS: [Description; 6] = [
     Description::gauge(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0."),
 ];
 
-/// Whether MongoDB is there: 0 from the start until the first heartbeat.
+/// Sets whether heartbeats are acknowledged: 0 from the start until the first one.
 pub fn store_up(up: bool) {
     gauge!(STORE_UP).set(if up { 1.0 } else { 0.0 });
 }
 
-/// A handle per counter, so that it exists from the start.
+/// Handles of the counters, which exist from the start.
 #[derive(Debug)]
 pub struct FleetMetrics {
     rebalances: Counter,
 }
 
 impl Default for FleetMetrics {
-    /// The counters at zero; gauges come with the first look.
+    /// Registers the counters at zero; the first read sets the gauges.
     fn default() -> Self {
         let rebalances = counter!(REBALANCES);
         rebalances.increment(0);
@@ -59,29 +59,29 @@ impl Default for FleetMetrics {
 }
 
 impl FleetMetrics {
-    /// Partitions came or went.
+    /// Counts a change of this instance's partitions.
     pub fn rebalanced(&self) {
         self.rebalances.increment(1);
     }
 
-    /// What a look showed.
+    /// Sets the gauges from a read.
     pub fn seen(&self, active: usize, unassigned: usize) {
         gauge!(INSTANCES_ACTIVE).set(active as f64);
         gauge!(PARTITIONS_UNASSIGNED).set(unassigned as f64);
     }
 
-    /// Whether the fleet is paused.
+    /// Sets whether all instances are paused.
     pub fn paused(&self, paused: bool) {
         gauge!(PAUSED).set(if paused { 1.0 } else { 0.0 });
     }
 
-    /// Whether MongoDB refuses what a share takes.
+    /// Sets whether MongoDB refuses the commands of the assignment.
     pub fn refused(&self, refused: bool) {
         let failing = if refused { 1.0 } else { 0.0 };
         gauge!(STORE_FAILING, "work" => "assign", "cause" => "refused").set(failing);
     }
 
-    /// Nothing is known while MongoDB does not answer.
+    /// Marks the gauges unknown while MongoDB does not answer.
     pub fn forget(&self) {
         for name in [INSTANCES_ACTIVE, PARTITIONS_UNASSIGNED, PAUSED] {
             gauge!(name).set(UNKNOWN);

@@ -1,19 +1,19 @@
-//! Who delivers what: keys hash to 256 partitions, each of which one instance owns.
+//! Assigns partitions to instances: keys hash to 256 partitions, and one instance owns each.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`of_key`] | the hash |
 //! | [`set`] | sets of partitions as text |
-//! | [`heartbeat`] | this instance's document, and what its heartbeats tell |
-//! | [`names`] | which instance holds a name: a restart in place |
-//! | [`vigil`] | whether this process stood still |
-//! | [`fleet`] | who lives and who owns what, as MongoDB has it; conditional writes |
-//! | [`owner`] | who has a partition, and what that instance says of itself |
-//! | [`plan`] | who is to own what: a pure function |
-//! | [`coordinator`] | look → claim, ask, let go |
-//! | [`share`] | what the relay may do by all that |
-//! | [`fingerprint`] | configurations that must not mix |
-//! | [`metrics`] | the figures |
+//! | [`heartbeat`] | this instance's document and its heartbeats |
+//! | [`names`] | which instance holds a name; a restart in place |
+//! | [`vigil`] | detects that this process was suspended |
+//! | [`fleet`] | live instances and assignments in MongoDB; conditional writes |
+//! | [`owner`] | the owner of a partition, for operators |
+//! | [`plan`] | the moves that balance the partitions: a pure function |
+//! | [`coordinator`] | reads assignments; claims, requests and releases partitions |
+//! | [`share`] | the partitions in which the relay may publish and acquire |
+//! | [`fingerprint`] | the settings in which all instances must agree |
+//! | [`metrics`] | the metrics |
 
 pub mod config;
 pub mod coordinator;

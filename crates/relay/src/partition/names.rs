@@ -1,14 +1,12 @@
-//! Names of instances, so that one that comes back takes the place of its predecessor at once.
+//! Manages the names of instances: a restarted instance replaces its predecessor at once.
 //!
-//! A name is a document in `outbox_control` that says which instance holds it. A newcomer that finds
-//! a holder writes a question there, and waits for [`ANSWER_TIMEOUT`] until the holder has removed it,
-//! which an instance that runs does at once ([`keep`]). A holder that does not answer has crashed or
-//! hangs, or does not reach MongoDB: the newcomer becomes the holder, by an update that names the
-//! holder and the question. So either the answer or the replacement succeeds. An instance that finds
-//! another one in its place publishes nothing more and ends. One that stood still looks before it
-//! publishes ([`vigil`](crate::partition::vigil)).
+//! A name is a document in `outbox_control` that names its holder. A new instance that finds a holder
+//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`keep`]). If the
+//! holder does not answer, the new instance replaces it by an update that matches the holder and the
+//! question: either the answer or the replacement succeeds. A replaced instance publishes nothing more
+//! and ends. A process that was suspended reads before it publishes ([`vigil`](crate::partition::vigil)).
 //!
-//! `tests/model/src/names` has the rules, and what breaks without each.
+//! `tests/model/src/names` models the rules, and shows what fails without each.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,33 +26,32 @@ use crate::partition::fields;
 /// How long a newcomer waits for the answer of a holder.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often it reads meanwhile.
+/// How often it reads the name meanwhile.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often a holder looks whether it is asked, from its start to its end.
+/// How often a holder reads whether there is a question.
 const KEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Instances of one default name.
+/// The greatest number behind a default name.
 const MAX_NUMBER: usize = 100;
 
-/// How often a newcomer begins again because another one was first.
+/// How often a new instance starts again because another one was faster.
 const MAX_ROUNDS: usize = 20;
 
-/// In front of a name in the `_id` of its document.
+/// The prefix of a name in the `_id` of its document.
 const PREFIX: &str = "name:";
 
 /// The instance that holds a name.
 const HOLDER: &str = "holder";
-/// The question whether it is alive: an id of its own.
+/// The id of the question whether the holder is alive.
 const QUESTION: &str = "question";
 /// When the holder or the question changed, by the server's clock.
 const UPDATED_AT: &str = "updatedAt";
 
-/// A name that has not changed for so long, and whose holder has no document, is removed: its pod will
-/// not come back.
+/// The age from which a name whose holder has no document is removed.
 const UNUSED_AFTER: Duration = Duration::from_secs(3_600);
 
-/// Whether a document has not changed for so long, as a view reads it ([`is_old`]).
+/// The field of a view that says whether a name is that old ([`is_old`]).
 pub(super) const IS_OLD: &str = "_isOld";
 
 /// The longest name, in characters.
@@ -63,14 +60,14 @@ pub const MAX_NAME_LENGTH: usize = 200;
 /// The name that an instance wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WantedName {
-    /// The operator's: it, or none.
+    /// Set by the operator: exactly this name.
     Explicit(String),
-    /// The default: it, or with the first free number behind it.
+    /// The default name, with the first free number behind it if it is taken.
     Default(String),
 }
 
 impl WantedName {
-    /// The default name: the host's, and the path of the configuration where there is one.
+    /// Returns the default name: the host, and the path of the configuration if there is one.
     pub fn of_process(config: Option<&std::path::Path>) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let path = config.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.into()));
@@ -78,12 +75,12 @@ impl WantedName {
             Some(path) => format!("{host}:{}", path.display()),
             None => host,
         };
-        // Its end tells paths apart.
+        // The end of a path distinguishes it.
         let excess = name.chars().count().saturating_sub(MAX_NAME_LENGTH);
         Self::Default(name.chars().skip(excess).collect())
     }
 
-    /// The names in the order in which they are tried.
+    /// Returns the names in the order of the attempts.
     fn candidates(&self) -> Vec<String> {
         match self {
             Self::Explicit(name) => vec![name.clone()],
@@ -95,30 +92,30 @@ impl WantedName {
     }
 }
 
-/// Who holds a name.
+/// The holder of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameEntry {
     /// The holder.
     pub holder: InstanceId,
-    /// The question whether it is alive, until it has answered.
+    /// The unanswered question whether it is alive.
     pub question: Option<Uuid>,
     /// Whether it has not changed for an hour.
     pub is_old: bool,
 }
 
-/// A name that an instance has got.
+/// A name that an instance holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldName {
     /// The name.
     pub name: String,
-    /// The owner id of the instance that held it before and did not answer: its leases are taken over.
+    /// The owner id of the previous holder, which did not answer: this instance takes over its leases.
     pub predecessor: Option<InstanceId>,
 }
 
 /// Why an instance did not get a name.
 #[derive(Debug, thiserror::Error)]
 pub enum NameError {
-    /// A live instance has it.
+    /// A live instance holds it.
     #[error(
         "instance.name = {name:?}: instance {holder} has this name and is alive; give each \
          instance a name of its own, or stop that one"
@@ -126,7 +123,7 @@ pub enum NameError {
     Taken {
         /// The name.
         name: String,
-        /// The live instance, in words.
+        /// The live instance.
         holder: Holder,
     },
     /// Others were first, again and again.
@@ -170,13 +167,13 @@ pub(super) fn read(document: &Document) -> Option<(String, NameEntry)> {
     Some((name, NameEntry { holder, question, is_old }))
 }
 
-/// Whether a document has not changed for [`UNUSED_AFTER`]: an expression.
+/// Returns an expression: the document has not changed for [`UNUSED_AFTER`].
 pub(super) fn is_old() -> Document {
     let millis = i64::try_from(UNUSED_AFTER.as_millis()).unwrap_or(i64::MAX);
     doc! { "$lt": [format!("${UPDATED_AT}"), { "$subtract": ["$$NOW", millis] }] }
 }
 
-/// The instance that holds a name, by what a majority has.
+/// Reads the instance that holds a name, with read concern `majority`.
 ///
 /// # Errors
 ///
@@ -192,11 +189,11 @@ pub async fn holder(
     Ok(document.as_ref().and_then(read).map(|(_, entry)| entry.holder))
 }
 
-/// Gives a name up, at a stop in good order; or that of an instance that has no document.
+/// Removes a name at a graceful stop, or one whose holder has no document.
 ///
 /// # Errors
 ///
-/// Those of the store. The next instance of the name then asks.
+/// Those of the store. The next instance of the name then writes a question.
 pub async fn give_up(
     collections: &Collections,
     name: &str,
@@ -208,7 +205,7 @@ pub async fn give_up(
     within("give up a name", limit, removing).await.map(|_| ())
 }
 
-/// Another instance holds the name of this one, which did not answer when it was asked: it hung.
+/// Another instance holds the name of this one, which hung and did not answer a question.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "instance.name = {name:?}: instance {by} has taken this name, since this one did not answer \
@@ -221,8 +218,8 @@ pub struct Replaced {
     pub by: InstanceId,
 }
 
-/// Answers newcomers that ask whether `instance` is alive, until another one holds its name.
-/// Independent of all else that the instance does: an answer waits for MongoDB alone.
+/// Answers questions whether `instance` is alive, until another instance holds its name.
+/// An answer waits for MongoDB alone.
 pub async fn keep(collections: Collections, name: String, instance: InstanceId) -> Replaced {
     let names = Names { collections: &collections, instance };
     loop {
@@ -236,11 +233,10 @@ pub async fn keep(collections: Collections, name: String, instance: InstanceId) 
     }
 }
 
-/// Removes the documents of the earlier holders of this name: their processes have ended, or hang. Does
-/// nothing where `instance` does not hold it.
+/// Removes the documents of the earlier holders of this name, if `instance` holds it.
 ///
-/// The documents are read before the holder is, and removed by their ids: MongoDB may carry out the
-/// removal much later, when a successor has replaced this instance and has a document.
+/// Reads the documents before the holder, and removes them by id: MongoDB may apply the removal much
+/// later, when a successor of this instance has a document.
 ///
 /// # Errors
 ///
@@ -276,22 +272,22 @@ pub async fn claim(
     for _ in 0..MAX_ROUNDS {
         let held = names.held(&candidates).await?;
         if let Some(own) = held.iter().find(|held| held.entry.holder == instance) {
-            // The answer to its own write was lost.
+            // The reply to its own write was lost.
             return Ok(HeldName { name: own.name.clone(), predecessor: None });
         }
         let answers = names.ask(&held).await?;
         if answers.contains(&Answer::Unknown) {
-            // Another newcomer asks.
+            // Another new instance was faster.
             continue;
         }
-        // Rather the place of one that has crashed than a free name: its partitions wait.
+        // A crashed instance's name is preferred to a free one: its partitions wait.
         let silent = held.iter().zip(&answers).find_map(|(held, answer)| match answer {
             Answer::Silent(question) => Some((held, *question)),
             Answer::Alive | Answer::Unknown => None,
         });
         let is_held = |name: &&String| held.iter().any(|held| held.name == **name);
         let (name, is_ours, predecessor) = if let Some((Held { name, entry }, question)) = silent {
-            // Read before it is replaced: another newcomer may remove the document.
+            // Read before the replacement: another new instance may remove the document.
             let predecessor = names.owner_of(entry.holder).await?;
             let is_ours = names.replace(name, entry.holder, question).await?;
             (name.clone(), is_ours, Some(predecessor))
@@ -313,14 +309,14 @@ struct Held {
     entry: NameEntry,
 }
 
-/// What came of a question.
+/// The outcome of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// The holder answered.
     Alive,
     /// It did not answer this question.
     Silent(Uuid),
-    /// It was not asked: another newcomer was first.
+    /// The question was not written: another new instance was faster.
     Unknown,
 }
 
@@ -330,12 +326,11 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Answers a question, if there is one. Returns the instance that holds the name, if it is another
-    /// one.
+    /// Answers a question, if there is one. Returns the holder if it is another instance.
     async fn keep(&self, name: &str) -> Result<Option<InstanceId>, StoreError> {
         let held = self.held(&[name.to_owned()]).await?;
         let Some(Held { entry, .. }) = held.first() else {
-            // An operator may have removed it. Another one that was first is seen at the next read.
+            // An operator may have removed it. The next read shows whether another instance was faster.
             self.insert(name).await?;
             return Ok(None);
         };
@@ -351,7 +346,7 @@ impl Names<'_> {
         Ok(None)
     }
 
-    /// Which of these names are held, in their order.
+    /// Returns those of the names that are held, in their order.
     async fn held(&self, candidates: &[String]) -> Result<Vec<Held>, StoreError> {
         let ids: Vec<Bson> = candidates.iter().map(|name| id(name).into()).collect();
         let found = self.find(self.control(), ids).await?;
@@ -361,15 +356,15 @@ impl Names<'_> {
         Ok(held)
     }
 
-    /// Asks all holders at once, and waits for their answers.
+    /// Writes a question to all holders, and waits for their answers.
     async fn ask(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
         let others: Vec<Option<Uuid>> = held.iter().map(|held| held.entry.question).collect();
-        // The question of another newcomer has its time, too: otherwise two could ask for ever.
+        // Waits for another instance's question too: otherwise two could replace each other's questions for ever.
         self.wait_for_answers(held, others).await?;
         let mut questions = Vec::new();
         for Held { name, entry } in held {
             let question = Uuid::new();
-            // Where the other question was answered, or another one was asked, nothing matches.
+            // Matches nothing if the other question was answered or replaced.
             let filter = doc! { ID: id(name), HOLDER: entry.holder, QUESTION: entry.question };
             let change = vec![doc! { "$set": { QUESTION: question, UPDATED_AT: "$$NOW" } }];
             let is_asked = self.update("ask for a name", filter, change).await?;
@@ -385,7 +380,7 @@ impl Names<'_> {
         Ok(answers.collect())
     }
 
-    /// Waits until these questions are answered, at most [`ANSWER_TIMEOUT`]. Returns those that are not.
+    /// Waits for these answers, at most [`ANSWER_TIMEOUT`]. Returns the unanswered questions.
     async fn wait_for_answers(
         &self,
         held: &[Held],
@@ -398,7 +393,7 @@ impl Names<'_> {
             let now = self.held(&names).await?;
             for (question, name) in questions.iter_mut().zip(&names) {
                 let entry = now.iter().find(|held| held.name == *name).map(|held| held.entry);
-                // A name that nobody holds any more is free at the next round.
+                // A name that is no longer held is free in the next round.
                 question.take_if(|question| {
                     entry.is_none_or(|entry| entry.question != Some(*question))
                 });
@@ -407,7 +402,7 @@ impl Names<'_> {
         Ok(questions)
     }
 
-    /// The error that names a live holder.
+    /// Returns the error that names a live holder.
     async fn taken(&self, held: Vec<Held>) -> Result<NameError, StoreError> {
         let Some(Held { name, entry }) = held.into_iter().next() else {
             return Ok(NameError::Contended { name: String::new() });
@@ -419,7 +414,7 @@ impl Names<'_> {
         Ok(NameError::Taken { name, holder: Holder { id: entry.holder, host } })
     }
 
-    /// The id under which an instance leases.
+    /// Reads the owner id of an instance.
     async fn owner_of(&self, holder: InstanceId) -> Result<InstanceId, StoreError> {
         let document = self.document_of(holder).await?;
         let owner = document.as_ref().and_then(|document| document.get(fields::LEASE_OWNER));
@@ -493,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_default_name_is_tried_with_numbers_and_an_explicit_one_is_not() {
+    fn default_name_gets_numbers_and_explicit_name_does_not() {
         let explicit = WantedName::Explicit("pod-1".into()).candidates();
         let default = WantedName::Default("host:/a.toml".into()).candidates();
 
@@ -502,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_name_tells_two_configurations_on_one_host_apart() {
+    fn default_name_differs_between_configurations_of_a_host() {
         let of = |path: &str| WantedName::of_process(Some(Path::new(path)));
 
         assert_ne!(of("a.toml"), of("b.toml"));
@@ -514,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn other_documents_of_outbox_control_are_no_names() {
+    fn other_documents_of_outbox_control_are_not_names() {
         assert_eq!(read(&doc! { "_id": "relay", "paused": true }), None);
         assert_eq!(read(&doc! { "_id": "name:a", "holder": "text" }), None);
         let holder = InstanceId::fresh();

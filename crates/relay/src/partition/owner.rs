@@ -1,4 +1,4 @@
-//! Which instance has a partition, and what it says of itself: for operators.
+//! Finds the owner of a partition and its reported state, for operators.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::partition::fields;
 use crate::partition::fleet::{ASSIGNED, Fleet, NONE, RELAY_SWITCH};
 use crate::partition::set::partition_set;
 
-/// An instance, as its document says.
+/// An instance as its document describes it.
 #[derive(Clone, Debug)]
 pub struct Owner {
     /// Its id.
@@ -23,22 +23,22 @@ pub struct Owner {
     pub host: Option<String>,
     /// When it was last seen, by the server's clock.
     pub last_heartbeat: Option<DateTime>,
-    /// What its relay knows beyond MongoDB; `None` where it does not say (an older version).
+    /// The state that its relay reports; `None` for an older version.
     pub relay: Option<Document>,
 }
 
-/// Who delivers what is in a partition.
+/// Which instance delivers the records of a partition.
 #[derive(Clone, Debug)]
 pub enum Ownership {
-    /// No instance: all are paused.
+    /// None: all instances are paused.
     Paused,
-    /// No instance that relays is alive.
+    /// None: no live instance relays.
     NoInstance,
-    /// No instance has it yet.
+    /// No instance owns it yet.
     Unowned,
-    /// The instance that has it is gone, or its heartbeat is stale.
+    /// Its owner is gone, or its heartbeat is stale.
     Stale(Owner),
-    /// A living instance.
+    /// A live instance.
     Owned(Owner),
 }
 
@@ -52,7 +52,7 @@ impl Owner {
         }
     }
 
-    /// In words.
+    /// Returns a description with id and host.
     pub fn name(&self) -> String {
         match &self.host {
             Some(host) => format!("instance {} on {host}", self.id),
@@ -60,7 +60,7 @@ impl Owner {
         }
     }
 
-    /// When it said what it says, in words.
+    /// Returns the time of its last heartbeat as text.
     pub fn as_of(&self) -> String {
         let at = self.last_heartbeat.and_then(rfc3339);
         at.map(|at| format!("as of {at}")).unwrap_or_default()
@@ -71,7 +71,7 @@ fn text(id: Option<&Bson>) -> String {
     RecordId::from(id.cloned().unwrap_or(Bson::Null)).to_string()
 }
 
-/// Finds out who delivers what is in `partition`.
+/// Finds the instance that delivers the records of `partition`.
 ///
 /// # Errors
 ///
@@ -116,7 +116,7 @@ pub async fn of_partition(
     })
 }
 
-/// What can be decoded of the document with this `_id`.
+/// Reads the document with this `_id`, as far as it can be decoded.
 async fn one(
     collections: &Collections,
     base: &str,

@@ -1,26 +1,25 @@
-//! Who is to own which partition: a pure function, the same for all who see the same.
+//! Plans which instance owns which partition: a pure function. Instances that read the same get the same plan.
 
 use std::collections::BTreeMap;
 
 use postrider_outbox::ids::InstanceId;
 use postrider_outbox::partition::PARTITIONS;
 
-/// One partition that is to change hands.
+/// A planned handover of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The partition.
     pub partition: u8,
-    /// The living instance that has it; `None` where nobody does.
+    /// The live instance that owns it; `None` if no live instance does.
     pub from: Option<InstanceId>,
-    /// The one that is to have it.
+    /// The next owner.
     pub to: InstanceId,
 }
 
-/// The moves that give every one of `members` its share: as many as any other, or one more.
+/// Plans the moves that balance the partitions among `members`: the counts differ by one at most.
 ///
-/// `owners` are the living, by partition; among them may be some who are no members (any more), and
-/// are to give up what they have. No plan with fewer moves reaches a balance: whoever has most keeps
-/// the odd ones, and nobody who lacks any gives any.
+/// `owners` are the live owners by partition. Owners that are not members lose all their partitions.
+/// No plan with fewer moves reaches a balance.
 pub fn plan(members: &[InstanceId], owners: &BTreeMap<u8, InstanceId>) -> Vec<Move> {
     let mut kept: BTreeMap<InstanceId, usize> = members.iter().map(|id| (*id, 0)).collect();
     for owner in owners.values() {
@@ -29,22 +28,22 @@ pub fn plan(members: &[InstanceId], owners: &BTreeMap<u8, InstanceId>) -> Vec<Mo
         }
     }
     let mut targets = targets(&kept);
-    let mut homeless = Vec::new();
+    let mut unassigned = Vec::new();
     for partition in 0..=u8::MAX {
         let from = owners.get(&partition).copied();
         match from.and_then(|owner| targets.get_mut(&owner)) {
-            // Its first ones are kept: a move that is under way stays one at the next look.
+            // The first ones are kept, so that a move that has begun is in the next plan too.
             Some(left) if *left > 0 => *left -= 1,
-            _ => homeless.push((partition, from)),
+            _ => unassigned.push((partition, from)),
         }
     }
-    // What is left of each one's target is what it lacks.
+    // The rest of a member's target is what it lacks.
     let lacking = targets.iter().flat_map(|(member, lacks)| std::iter::repeat_n(*member, *lacks));
-    let moves = homeless.into_iter().zip(lacking);
+    let moves = unassigned.into_iter().zip(lacking);
     moves.map(|((partition, from), to)| Move { partition, from, to }).collect()
 }
 
-/// How many each is to have. Those who have most are given the odd ones, so that they need not move.
+/// Returns the target count of each member. Members that own most get the remainder, which saves moves.
 fn targets(owned: &BTreeMap<InstanceId, usize>) -> BTreeMap<InstanceId, usize> {
     if owned.is_empty() {
         return BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What this instance may deliver at the moment.
+//! Computes the partitions in which this instance may deliver now.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,54 +14,54 @@ use crate::partition::heartbeat::{Heartbeat, Proof, Pulse};
 use crate::partition::metrics::PARTITIONS_OWNED;
 use crate::partition::vigil::{TICK_INTERVAL, Vigil};
 
-/// What the relay may do: where it may deliver, and whether it may take more.
+/// The partitions in which the relay may deliver, and whether it may acquire records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// The partitions in which what is in hand may be published, in order.
+    /// The partitions in which records in flight may be published, in order.
     pub partitions: Vec<u8>,
-    /// Whether more may be taken of them.
+    /// Whether the relay may acquire records in them.
     pub takes: bool,
-    /// The instances that are alive, by the same read; `None` where there was none.
+    /// The live instances from the same read; `None` before the first read.
     pub alive: Option<Alive>,
 }
 
-/// The instances that are alive.
+/// The live instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alive {
     /// Their owner ids.
     pub owners: Arc<BTreeSet<InstanceId>>,
-    /// When the read was sent that showed them.
+    /// When the read was sent.
     pub as_of: Moment,
 }
 
 impl Share {
-    /// These partitions, without restriction.
+    /// Returns a share of these partitions in which the relay may acquire records.
     pub fn of(partitions: impl IntoIterator<Item = u8>) -> Self {
         Self { partitions: partitions.into_iter().collect(), takes: true, alive: None }
     }
 }
 
-/// What the fleet leaves to this instance, before its own heartbeat has a say.
+/// The assignment of this instance as read, without regard to its heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allotted {
     /// Its partitions, in order.
     pub partitions: Vec<u8>,
     /// Whether the fleet is paused.
     pub paused: bool,
-    /// When the question was sent to which this is the answer; `None` before the first.
+    /// When the read was sent; `None` before the first.
     pub as_of: Option<Moment>,
-    /// The owner ids of the instances that are alive, of the same read.
+    /// The owner ids of the live instances from the same read.
     pub alive: Arc<BTreeSet<InstanceId>>,
 }
 
-/// Keeps the relay's [`Share`] true, for ever.
+/// Updates the relay's [`Share`]; never returns.
 ///
-/// A heartbeat that fails stops the taking at once. What is in hand goes on, by its leases; until
-/// three quarters of `stale_after` have passed since the last heartbeat that was acknowledged was
-/// sent. Then all partitions count as lost, before a peer can think so; and remain lost until the
-/// fleet was asked again. From then on this instance leases under another owner id.
+/// A failed heartbeat stops acquisition at once; records in flight are still published. All partitions
+/// are lost when three quarters of `stale_after` have passed since the last acknowledged heartbeat was
+/// sent: before a peer finds it stale. They stay lost until the next read of the assignments, and the
+/// instance leases under another owner id from then on.
 ///
-/// A process that stood still has lost its partitions until the next read, too, and keeps its id.
+/// A process that was suspended also loses its partitions until the next read, but keeps its owner id.
 pub async fn keep(
     mut allotted: watch::Receiver<Allotted>,
     heartbeat: &Heartbeat,
@@ -82,7 +82,7 @@ pub async fn keep(
         }
         let mut left = reckoning.left(proven, heartbeat.owner(), now);
         if reckoning.has_lapsed() {
-            // Announced by the next heartbeat, before which no partition counts as owned.
+            // The next heartbeat announces it; until then no partition counts as owned.
             heartbeat.replace_owner();
             left = reckoning.left(proven, heartbeat.owner(), now);
         }
@@ -105,28 +105,28 @@ pub async fn keep(
             changed = allotted.changed() => changed.is_err(),
             changed = pulse.changed() => changed.is_err(),
             changed = proof.changed() => changed.is_err(),
-            // Asked again in between: the clock of a sleep may have stood still.
+            // Checks again in between: the clock of a sleep may stop while the machine is suspended.
             () = tokio::time::sleep(pause) => false,
         };
         if gone {
-            // Whoever knows more is gone, and the process with it.
+            // A sender was dropped: the process is ending.
             return std::future::pending().await;
         }
     }
 }
 
-/// For how long this instance may take its partitions for its own.
+/// Computes how long this instance may regard its partitions as its own.
 #[derive(Debug)]
 struct Reckoning {
-    /// How long a heartbeat that was acknowledged holds.
+    /// How long an acknowledged heartbeat is valid.
     holds: Duration,
-    /// When the latest was sent.
+    /// When the latest acknowledged heartbeat was sent.
     proven: Option<Moment>,
-    /// Whether a heartbeat holds.
+    /// Whether a heartbeat is valid.
     holding: bool,
-    /// Whether one that held has ended, or stood still for as long, since this was last asked.
+    /// Whether a valid heartbeat has expired since the last call of `has_lapsed`.
     lapsed: bool,
-    /// What was asked before is of a time before a loss.
+    /// Reads that were sent before this moment are void.
     void_before: Option<Moment>,
 }
 
@@ -135,21 +135,21 @@ impl Reckoning {
         Self { holds, proven: None, holding: false, lapsed: false, void_before: None }
     }
 
-    /// What was asked before this moment is void.
+    /// Voids the reads that were sent before this moment.
     fn stood_still(&mut self, now: Moment) {
         self.void_before = Some(now);
     }
 
-    /// Whether the partitions were lost since this was last asked.
+    /// Returns whether the partitions were lost since the last call.
     fn has_lapsed(&mut self) -> bool {
         std::mem::take(&mut self.lapsed)
     }
 
-    /// How much is left of the latest heartbeat's time. One that announced another owner id than that
-    /// in use counts for nothing.
+    /// Returns how long the latest heartbeat is still valid. A heartbeat that announced another owner id
+    /// than the current one is not valid.
     fn left(&mut self, proof: Option<Proof>, owner: InstanceId, now: Moment) -> Duration {
         let proven = proof.filter(|proof| proof.owner == owner).map(|proof| proof.sent);
-        // A process that stood still may see the next heartbeat before it sees that one was due.
+        // A process that was suspended may see the next heartbeat before it notices the gap.
         if let (Some(before), Some(latest)) = (self.proven, proven)
             && latest.since(before) >= self.holds
         {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_heartbeat_stops_the_taking_and_in_time_everything() {
+    fn lost_heartbeat_stops_acquisition_and_later_publishing() {
         let allotted = allotted(Moment::now());
 
         let as_of = allotted.as_of.unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_stops_everything() {
+    fn pause_empties_the_share() {
         let paused = Allotted { paused: true, ..allotted(Moment::now()) };
 
         assert_eq!(judge(&paused, true, false), Share::default());
@@ -212,7 +212,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn partitions_are_lost_when_a_heartbeat_holds_no_more_until_the_fleet_was_asked_again() {
+    fn partitions_are_lost_from_expiry_until_the_next_read() {
         let start = Moment::now();
         let (mut reckoning, owner) = (Reckoning::new(SECOND * 9), InstanceId::fresh());
         let mut lost = |asked: Moment, sent: Moment, now: Moment| {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_that_announced_another_owner_holds_nothing() {
+    fn heartbeat_of_another_owner_id_is_not_valid() {
         let (mut reckoning, now) = (Reckoning::new(SECOND * 9), Moment::now());
         let [before, after] = [InstanceId::fresh(), InstanceId::fresh()];
         let proof = |owner| Some(Proof { sent: now, owner });
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_a_standstill_counts_for_nothing_and_is_no_lapse() {
+    fn read_before_a_suspension_is_void_without_a_lapse() {
         let (mut reckoning, start) = (Reckoning::new(SECOND * 9), Moment::now());
         let owner = InstanceId::fresh();
         let (proof, woken) = (Some(Proof { sent: start, owner }), start + SECOND * 5);
@@ -253,9 +253,9 @@ mod tests {
         assert!(!reckoning.has_lapsed());
     }
 
-    /// It stood still, and sees the heartbeat of its awakening first.
+    /// The process was suspended, and sees the first heartbeat after that first.
     #[test]
-    fn a_gap_between_two_heartbeats_is_a_loss_though_nobody_has_looked() {
+    fn gap_between_heartbeats_is_a_lapse_without_a_check() {
         let start = Moment::now();
         let (mut reckoning, owner) = (Reckoning::new(SECOND * 9), InstanceId::fresh());
         let proof = |sent| Some(Proof { sent, owner });
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_answer_there_is_nothing() {
+    fn share_is_empty_before_the_first_read() {
         let start = Moment::now();
         let (mut reckoning, owner) = (Reckoning::new(SECOND), InstanceId::fresh());
         let left = reckoning.left(Some(Proof { sent: start, owner }), owner, start);

@@ -1,8 +1,7 @@
-//! Whether this process has stood still: suspended, stopped by a signal, or hung.
+//! Detects that this process did not run for a while: it was suspended, stopped by a signal, or hung.
 //!
-//! A process that stood still may have been replaced meanwhile, by one of the same name
-//! ([`names`](crate::partition::names)). So it publishes nothing before it has read the instances
-//! and partitions again.
+//! Meanwhile a process of the same name may have replaced it ([`names`](crate::partition::names)). It
+//! publishes nothing until it has read the instances and partitions again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,35 +9,35 @@ use std::time::Duration;
 
 use postrider_store::moment::Moment;
 
-/// A process whose tick is missing for so long has stood still: it may not have answered in time
-/// ([`ANSWER_TIMEOUT`](crate::partition::names::ANSWER_TIMEOUT)) that it is alive. One that stood still
-/// for less has 0.4 s left to answer in, of which it may wait 0.25 s until it looks.
+/// The age of the last tick from which a process counts as suspended. It may have missed the
+/// [`ANSWER_TIMEOUT`](crate::partition::names::ANSWER_TIMEOUT). After a shorter suspension 0.4 s are left
+/// to answer, and the next read starts within 0.25 s.
 pub const STANDSTILL: Duration = Duration::from_millis(600);
 
-/// How often it ticks at least.
+/// The longest interval between two ticks.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Notices that the process stood still.
+/// Detects a suspension of the process.
 #[derive(Debug, Default)]
 pub struct Vigil {
     /// The last tick, in milliseconds; 0 before the first.
     last_tick: AtomicU64,
-    /// It stood still, and the partitions were not read since.
+    /// Whether the partitions have not been read since a suspension.
     awaits_read: AtomicBool,
 }
 
 impl Vigil {
-    /// A vigil that has not begun.
+    /// Creates a vigil without a tick.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Whether a publish may start.
+    /// Returns whether a publish may start.
     pub fn may_publish(&self, now: Moment) -> bool {
         !self.awaits_read.load(Ordering::Acquire) && !self.stands_still(now)
     }
 
-    /// Notes that the process runs. Returns whether it stood still until now.
+    /// Records a tick. Returns whether the process was suspended until now.
     pub(super) fn tick(&self, now: Moment) -> bool {
         let stood_still = self.stands_still(now);
         if stood_still {
@@ -48,7 +47,7 @@ impl Vigil {
         stood_still
     }
 
-    /// The partitions were read since the process stood still, and are still its own.
+    /// Records that the partitions were read after a suspension, and are still owned.
     pub(super) fn read_again(&self) {
         self.awaits_read.store(false, Ordering::Release);
     }
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_published_from_a_standstill_to_the_next_read() {
+    fn publishing_stops_from_a_suspension_to_the_next_read() {
         let (vigil, begin) = (Vigil::new(), Moment::now());
         assert!(vigil.may_publish(begin), "nobody watches");
         assert!(!vigil.tick(begin));

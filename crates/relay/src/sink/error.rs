@@ -1,78 +1,75 @@
-//! What a failed publish means, judged by the sink: only it can read the broker's reply.
+//! The meaning of a failed publish. The sink decides it from the broker's reply.
 
 use std::fmt;
 
 /// What a failed publish means for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishFailure {
-    /// The record's fault or its destination's (nack, return, missing exchange,
-    /// write refused): back off, and spend an attempt.
+    /// The record or its destination is at fault (nack, return, missing exchange,
+    /// write refused): back off, and count an attempt.
     Retryable,
     /// The broker's limits forbid the message for ever (`too large:`): dead at once.
     TooLarge,
     /// The protocol can't carry the message, or the broker named it as the cause
     /// of a closed connection (`refused:`): dead at once.
     Rejected,
-    /// Handed over, but the connection was lost before the confirm: deliver again with the
-    /// same id, nothing charged. The relay pauses the sink.
+    /// Sent, but the connection was lost before the confirm: deliver again with the
+    /// same id, without counting an attempt. The relay pauses the sink.
     Indeterminate,
-    /// Handed over, and before the confirm the broker ended the connection for a reason of its
-    /// own: its stop, or an operator. As [`Indeterminate`](Self::Indeterminate), but no sign against the
-    /// record.
+    /// Sent, but the broker closed the connection before the confirm for its own reason: its stop, or an
+    /// operator. Like [`Indeterminate`](Self::Indeterminate), but not evidence against the record.
     ConnectionEnded,
-    /// Handed over on a connection that is sound as far as the sink knows, but no confirm came
-    /// in time: the time is up, or the broker itself reports a timeout, too few replicas or a
-    /// partition without a leader. The destination is in trouble, not the sink: the relay
-    /// pauses this destination only, and delivers again with the same id.
+    /// Sent on a connection that works as far as the sink knows, but not confirmed in time: the
+    /// timeout expired, or the broker reports a timeout, too few replicas or a partition without a
+    /// leader. The relay pauses this destination only, and delivers again with the same id.
     Unconfirmed,
-    /// Left behind on a connection in place of which the sink has opened another; no confirm came in
-    /// time, or the connection was lost. As [`Unconfirmed`](Self::Unconfirmed), but no
-    /// attempt is counted, whatever its destination has confirmed since on the other one.
+    /// Sent on a connection that the sink has replaced, and not confirmed in time or before that
+    /// connection was lost. Like [`Unconfirmed`](Self::Unconfirmed), but an attempt is never counted.
     Abandoned,
-    /// Never handed over: the sink is down. The relay pauses the sink and charges nothing.
+    /// Not sent: the sink is down. The relay pauses the sink, and counts no attempt.
     SinkDown,
 }
 
 /// A publish that did not end with a confirm.
 ///
-/// `Display` gives the words for `lastError`: they name broker, destination and
-/// the broker's own answer, never a payload or a secret.
+/// `Display` is the text of `lastError`: broker, destination and the broker's reply, never a payload or a
+/// secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct PublishError {
     /// What it means for the record.
     pub failure: PublishFailure,
-    /// The broker's answer, in words.
+    /// The broker's reply as text.
     pub detail: String,
 }
 
 impl PublishError {
-    /// An error with the given meaning.
+    /// Creates an error with the given meaning.
     pub fn new(failure: PublishFailure, detail: impl fmt::Display) -> Self {
         Self { failure, detail: detail.to_string() }
     }
 }
 
-/// Why a sink can't be used at the moment, in words for the operator: the cause and, behind
-/// a semicolon, the remedy where it is known.
+/// Why a sink cannot be used now, as text for the operator: the cause and, after a semicolon, the remedy if
+/// it is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct SinkDown {
-    /// Both.
+    /// Cause and remedy.
     pub detail: String,
-    /// Where the cause ends, in bytes.
+    /// The length of the cause, in bytes.
     cause: usize,
 }
 
 impl SinkDown {
-    /// A sink that is down for this reason.
+    /// Creates the error from its cause.
     pub fn new(detail: impl fmt::Display) -> Self {
         let detail = detail.to_string();
         let cause = detail.len();
         Self { detail, cause }
     }
 
-    /// The same with something that can be done about it; an empty text is nothing.
+    /// Sets the remedy; an empty text sets none.
     pub fn with_remedy(self, remedy: &str) -> Self {
         let Self { mut detail, cause } = self;
         if !remedy.is_empty() {
@@ -83,19 +80,19 @@ impl SinkDown {
         Self { detail, cause }
     }
 
-    /// The same with words in front of the cause.
+    /// Puts text in front of the cause.
     pub fn preceded_by(self, words: impl fmt::Display) -> Self {
         let detail = format!("{words}{}", self.detail);
         let cause = self.cause + detail.len() - self.detail.len();
         Self { detail, cause }
     }
 
-    /// The cause alone.
+    /// Returns the cause alone.
     pub fn cause(&self) -> &str {
         &self.detail[..self.cause]
     }
 
-    /// What can be done about it, where that is known.
+    /// Returns the remedy, if it is known.
     pub fn remedy(&self) -> Option<&str> {
         self.detail[self.cause..].strip_prefix("; ")
     }
@@ -106,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_and_its_remedy_are_told_together_and_apart() {
+    fn sink_down_has_cause_and_remedy_together_and_apart() {
         let bare = SinkDown::new("it burns; it smokes");
         let down = bare.clone().with_remedy("put it out").preceded_by("at h: ");
 

@@ -1,4 +1,4 @@
-//! What is sent: one record, rendered for the wire and addressed.
+//! The message: one record, rendered and addressed.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -17,7 +17,7 @@ pub struct Message {
     pub key: Option<String>,
     /// The record's `type`.
     pub kind: String,
-    /// Given by the producer, else derived from the payload's BSON type.
+    /// Set by the producer, otherwise derived from the payload's BSON type.
     pub content_type: String,
     /// The body in bytes; `None` for a null payload (a Kafka tombstone, an empty AMQP body).
     pub payload: Option<Vec<u8>>,
@@ -25,18 +25,18 @@ pub struct Message {
     pub headers: Vec<(String, HeaderValue)>,
     /// The record's `tenantId`.
     pub tenant_id: Option<String>,
-    /// `createdAt`, else the seconds of `seq`.
+    /// `createdAt`, otherwise the seconds of `seq`.
     pub timestamp: Option<SystemTime>,
     /// The CloudEvents source, where the message's sink speaks CloudEvents.
     pub source: Option<String>,
-    /// Where to.
+    /// The destination.
     pub address: Address,
-    /// Many more records of its key wait behind it than behind others. A sink that lets messages wait
-    /// for others, to send them together, sends this one at once.
+    /// Whether many more records of its key wait behind it than behind others. A sink that delays
+    /// messages to send several together sends this one at once.
     pub is_urgent: bool,
 }
 
-/// Shows no payload, only its length: whatever holds a message may be logged.
+/// Prints the length of the payload, not the payload: messages may be logged.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
@@ -55,7 +55,7 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Where one message goes within its sink, all templates rendered.
+/// The address of a message within its sink, with all templates rendered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// Exchange (`""`: the default exchange) or topic.

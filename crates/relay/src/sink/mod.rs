@@ -1,9 +1,9 @@
-//! The way out: what a broker must promise so that the relay can keep its own promise.
+//! The interface of a sink, and the guarantees that the relay requires of it.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`message`] | a record rendered for the wire |
-//! | [`PublishError`], [`SinkDown`] | what went wrong, and what it means for the record |
+//! | [`PublishError`], [`SinkDown`] | failures, and their meaning for the record |
 
 mod error;
 pub mod message;
@@ -20,7 +20,7 @@ pub use postrider_outbox::header::HeaderValue;
 /// # Contract
 ///
 /// - **`Ok` means durable.** The broker has confirmed the message; nothing less
-///   marks a record done. A message that the broker gave back (`basic.return`)
+///   marks a record done. A message that the broker returned (`basic.return`)
 ///   is a failure, whatever confirm follows it.
 /// - **Concurrency.** [`publish`](Sink::publish) is called for hundreds of messages at once, each
 ///   of another key: calls for one key never overlap (unless `key_window` > 1).
@@ -35,12 +35,12 @@ pub use postrider_outbox::header::HeaderValue;
 ///   if its connection is lost, and with `Unconfirmed` if the connection is sound as far as the sink
 ///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
 ///   that does not answer resolves [`lost`](Sink::lost). A sink that opens another connection in
-///   place of one that does not answer, or will not for long, ends with `Abandoned` what gets no
-///   confirm there; it does so only where `key_window` is 1.
+///   place of one that does not answer, or will not for long, ends unconfirmed publishes of the
+///   old one with `Abandoned`; it does so only where `key_window` is 1.
 /// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
 ///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
 ///   ends with `Unconfirmed`, and does not end the publishes to other destinations.
-/// - **Nothing is charged for an outage.** A sink that is not connected answers
+/// - **An outage counts no attempt.** A sink that is not connected answers
 ///   [`PublishFailure::SinkDown`] at once, without waiting for the connection; it reconnects
 ///   by itself, or in [`probe`](Sink::probe), which the relay calls until it succeeds.
 /// - **Judge before sending.** What can never be delivered (a limit of the protocol
@@ -49,58 +49,57 @@ pub use postrider_outbox::header::HeaderValue;
 ///
 /// `tests/sinks/contract` holds every sink to this.
 pub trait Sink: Send + Sync + 'static {
-    /// Hands one message over and waits for the broker's confirm.
+    /// Sends one message and waits for the broker's confirm.
     ///
     /// # Errors
     ///
     /// [`PublishError`], whose `failure` says what it means for the record.
     fn publish(&self, message: Message) -> impl Future<Output = Result<(), PublishError>> + Send;
 
-    /// Whether publishes can be expected to work now; connects when needed.
+    /// Checks whether publishes can work now; connects when needed.
     ///
     /// Called at start, by `postrider check`, and while the sink is paused.
     ///
     /// # Errors
     ///
-    /// [`SinkDown`], with the cause in words for the operator.
+    /// [`SinkDown`], with the cause as text for the operator.
     fn probe(&self) -> impl Future<Output = Result<(), SinkDown>> + Send;
 
     /// Resolves when the sink has gone down by itself (a lost or blocked
     /// connection), so that an idle relay learns of it. Never resolves while it is up.
     fn lost(&self) -> impl Future<Output = SinkDown> + Send;
 
-    /// Closes the connection in good order; publishes that follow find it down.
+    /// Closes the connection gracefully; later publishes fail with `SinkDown`.
     fn close(&self) -> impl Future<Output = ()> + Send;
 
-    /// Names what confirms a message, as finely as the sink can tell: a destination that does not
-    /// confirm is paused by this name. By default destination and key, such as the exchange and
-    /// the routing key, which together decide the queue.
+    /// Returns the destination that confirms a message, as precisely as the sink knows it: the relay
+    /// pauses it if it does not confirm. By default destination and key, such as the exchange and the
+    /// routing key, which together decide the queue.
     fn destination(&self, message: &Message) -> Address {
         message.address.clone()
     }
 
-    /// Whether a publish of this message would hand it over at once, and not after something that
-    /// the sink has to find out about its destination first. With `key_window` > 1 nothing of its
-    /// key is handed over behind one that is not ready, until that one's outcome is known.
+    /// Returns whether a publish would send this message at once, without a query about its destination
+    /// first. With `key_window` > 1 the relay sends no later message of the key until the outcome of one
+    /// that is not ready is known.
     fn is_ready(&self, _message: &Message) -> bool {
         true
     }
 
-    /// Says how many lanes have records for this sink at the moment, whenever that changes: as many as
-    /// can have an unconfirmed message each. A sink may let messages wait some milliseconds for
-    /// company where there are many; where there are few, the delay would cost throughput, as the next
-    /// record of a key waits for the confirm of the one before.
+    /// Receives the number of lanes with records for this sink, whenever it changes. With many lanes a
+    /// sink may delay messages by some milliseconds to send several together. With few lanes a delay costs
+    /// throughput: the next record of a key waits for the confirm of the previous one.
     fn expect(&self, _lanes: usize) {}
 
-    /// When the sink last opened another connection in place of one that does not answer. What was
-    /// begun before waits there still, and its waiting says nothing about its destination.
+    /// Returns when the sink last replaced a connection that does not respond. Publishes that began before
+    /// still wait on the old one; their wait is not evidence against their destination.
     fn replaced_at(&self) -> Option<Instant> {
         None
     }
 
-    /// Makes a second sink of the same settings, with a connection of its own.
+    /// Creates a second sink with the same settings and its own connection.
     ///
-    /// The relay publishes on it what may take a connection down. It connects at its first
+    /// The relay publishes messages on it that may close a connection. It connects at its first
     /// [`probe`](Sink::probe), and declares nothing.
     #[must_use]
     fn isolated(&self) -> Self

@@ -1,4 +1,4 @@
-//! librdkafka's producer with its callbacks: each delivery report goes to whoever waits for it.
+//! Wraps librdkafka's producer and its callbacks: each delivery report goes to the publish that waits for it.
 
 use std::collections::HashMap;
 use std::fmt;

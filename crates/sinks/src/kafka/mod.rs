@@ -2,7 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `properties` | what the client is told: our defaults, the operator's own, and what must not be |
+//! | `properties` | the client's settings: our defaults, the operator's, and the forbidden ones |
 //! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
 //! | `partitions` | which partition a record goes to, so that each fails by itself |
 //! | `link` | the producers in use: opened, watched, given up |

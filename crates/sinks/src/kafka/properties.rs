@@ -1,4 +1,4 @@
-//! What librdkafka is told: our defaults, and over them the operator's own.
+//! The properties of librdkafka: our defaults, overridden by the operator's.
 
 use std::fmt;
 use std::time::Duration;

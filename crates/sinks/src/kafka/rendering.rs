@@ -1,4 +1,4 @@
-//! A message as a Kafka record (contract, section 3), or why it can't be one.
+//! Renders a message as a Kafka record, or refuses it.
 
 use std::fmt;
 use std::time::UNIX_EPOCH;

@@ -1,4 +1,4 @@
-//! What a delivery report means for its record (contract, section 4.4).
+//! Maps a delivery report to its meaning for the record.
 
 use postrider_relay::sink::{PublishError, PublishFailure};
 use rdkafka::error::KafkaError;
@@ -28,8 +28,8 @@ pub(super) fn may_mean_a_neighbour(error: &KafkaError) -> bool {
     )
 }
 
-/// Whether the topic is to be looked up again: it is gone, or forbidden, which librdkafka
-/// remembers until it is asked.
+/// Returns whether the topic must be looked up again: it is gone or forbidden, and librdkafka caches
+/// that until the next lookup.
 pub(super) fn doubts_topic(error: &KafkaError) -> bool {
     matches!(
         code(error),

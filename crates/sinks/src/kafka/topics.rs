@@ -30,10 +30,9 @@ use crate::kafka::properties;
 /// long enough that a thousand records for it cost one question.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
-/// How long a topic that is missing, or has no leader, is asked for again before its record is
-/// charged. A topic that the cluster has just made, by itself or by an operator, is known to each
-/// broker and has a leader within some hundred milliseconds, on a busy cluster within a second or
-/// two. Only the records of this topic wait.
+/// How long the lookup of a topic without a leader, or of a missing one, is repeated before an attempt is
+/// counted. A new topic is known to each broker and has a leader within two seconds at most. Only the
+/// records of this topic wait.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The first pause before it is asked for again; each one is twice as long as the one before.

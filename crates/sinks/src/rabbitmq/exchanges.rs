@@ -5,7 +5,7 @@
 //! publish to it is permitted cannot be asked: see [`Refusals`].
 //!
 //! Newer brokers refuse the look-up to users without any right but that to write. (RabbitMQ 4.2.6
-//! and later; before, anybody could look.) For them the publish itself is the look-up: an exchange
+//! and later; before, every user could.) For them the publish itself is the look-up: an exchange
 //! that it finds missing closes the channel once, and is tried on a channel of its own from then on,
 //! like a forbidden one.
 
@@ -57,7 +57,7 @@ impl LookUp<'_> {
             return known;
         }
         let mut channel = self.exchanges.channel.lock().await;
-        // Whoever had the channel before may have asked for the same.
+        // The previous holder of the channel may have looked up the same exchange.
         if let Some(known) = self.exchanges.recall(name) {
             return known;
         }

@@ -14,7 +14,7 @@
 //! | `trial` | one message to a target that was forbidden, on a channel of its own |
 //!
 //! `lapin` can recover connections by itself. That is off: it would publish on a channel
-//! whose confirms begin anew, and the relay must know that the old ones are lost.
+//! whose confirms restart at 1, and the relay must know that the old ones are lost.
 
 mod closure;
 pub mod config;

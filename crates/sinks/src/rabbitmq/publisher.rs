@@ -279,7 +279,7 @@ impl<O: Owner> Publisher<O> {
         let Some(Unanswered { reply, mut behind, .. }) = self.unanswered.remove(&id) else {
             return;
         };
-        // Whoever waited may have given up.
+        // The publish that waited may have timed out.
         let _ = reply.send(result);
         // So may those behind it.
         behind.retain(|request| !request.reply.is_closed());

@@ -2,9 +2,9 @@
 //!
 //! They outlive the sink's connections: a refused publish closes its channel, and with it the link
 //! that others publish on. So a refused target is not published to again on that channel; and once
-//! one routing key of an exchange was refused, each other one has to prove itself: its first message
+//! one routing key of an exchange was refused, each other one is tested first: its first message
 //! is sent on a channel of its own. (A routing key may contain an id: each new one that is forbidden
-//! would close the channel of the others once more.)
+//! would close the channel of the others again.)
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};

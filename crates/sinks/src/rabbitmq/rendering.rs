@@ -1,4 +1,4 @@
-//! A message as AMQP carries it (contract, section 3), or why it can't.
+//! Renders a message for AMQP, or refuses it.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -87,7 +87,7 @@ impl<T> Returns<T> {
         for (id, of) in ready {
             answers.push(Answer { of, returned: self.returned.remove(&id) });
         }
-        // Whoever came back need not wait for more.
+        // A returned message does not wait any longer.
         let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|(id, _)| self.returned.contains_key(id));

@@ -32,17 +32,17 @@ fn view(instances: &[&Document], assignments: &[Document]) -> View {
 }
 
 #[test]
-fn those_share_who_live_and_stay_and_come_by_assignment() {
+fn live_assigned_instances_that_do_not_stop_share() {
     let plain = instance(0, doc! {});
-    let told = instance(1, doc! { "partitions": "assigned" });
+    let context = instance(1, doc! { "partitions": "assigned" });
     let leaving = instance(2, doc! { "status": "draining" });
     let fixed = instance(3, doc! { "partitions": "0-127" });
     let idle = instance(4, doc! { "partitions": "none" });
     let stale = instance(5, doc! { FRESH: false });
 
-    let view = view(&[&plain, &told, &leaving, &fixed, &idle, &stale], &[]);
+    let view = view(&[&plain, &context, &leaving, &fixed, &idle, &stale], &[]);
 
-    let mut sharing = vec![id(&plain), id(&told)];
+    let mut sharing = vec![id(&plain), id(&context)];
     sharing.sort();
     assert_eq!(view.sharing(), sharing);
     assert_eq!(view.members.len(), 5);
@@ -50,7 +50,7 @@ fn those_share_who_live_and_stay_and_come_by_assignment() {
 }
 
 #[test]
-fn the_longest_running_one_decides_and_who_differs_has_no_share() {
+fn instance_that_differs_from_the_longest_running_has_no_share() {
     let old = instance(1, fingerprint("block"));
     let silent = instance(0, doc! {});
     let new = instance(2, fingerprint("skip"));
@@ -70,7 +70,7 @@ fn the_longest_running_one_decides_and_who_differs_has_no_share() {
 }
 
 #[test]
-fn a_partition_of_the_dead_is_nobodys() {
+fn partition_of_a_stale_instance_is_unowned() {
     let alive = instance(0, doc! {});
     let gone = InstanceId::fresh();
     let assignments = [
@@ -94,7 +94,7 @@ fn a_partition_of_the_dead_is_nobodys() {
 }
 
 #[test]
-fn whoever_is_about_to_leave_has_its_partitions_until_it_lets_go() {
+fn stopping_instance_owns_its_partitions_until_release() {
     let leaving = instance(0, doc! { "status": "draining" });
     let stays = instance(1, doc! {});
     let owned = doc! { "_id": 7, "instanceId": Bson::from(id(&leaving)), "epoch": 1_i64 };
@@ -106,7 +106,7 @@ fn whoever_is_about_to_leave_has_its_partitions_until_it_lets_go() {
 }
 
 #[test]
-fn whoever_may_live_keeps_its_partitions_until_it_lets_go_and_gets_no_more() {
+fn instance_with_unreadable_heartbeat_gets_no_partitions() {
     let doubtful = instance(0, doc! { FRESH: false, "lastHeartbeat": "soon" });
     let other = instance(1, doc! {});
     let owned = doc! { "_id": 7, "instanceId": Bson::from(id(&doubtful)), "epoch": 1_i64 };

@@ -22,10 +22,10 @@ fn counts(members: &[InstanceId], owners: &Owners) -> Vec<usize> {
     members.iter().map(count).collect()
 }
 
-/// Any number of members, and partitions with owners among them, among others, or without.
+/// Generates members, and partitions owned by members, by other instances or by none.
 fn fleets() -> impl Strategy<Value = (Vec<InstanceId>, Owners)> {
     let owners = proptest::collection::vec(proptest::option::weighted(0.8, 0usize..24), 256);
-    // Some hold most: a fleet that grows or shrinks, not one at random.
+    // A few instances own most partitions, as after instances started or stopped.
     let skew = 1usize..24;
     (1usize..20, 0usize..4, owners, skew).prop_map(|(members, others, owners, skew)| {
         let mut all = instances(members + others);
@@ -39,9 +39,8 @@ fn fleets() -> impl Strategy<Value = (Vec<InstanceId>, Owners)> {
     })
 }
 
-/// The fewest moves that reach any balance: tried for each choice of how many that have a partition
-/// too many for the lower share keep it.
-fn fewest(members: &[InstanceId], owners: &Owners) -> usize {
+/// Returns the least number of moves that reaches a balance.
+fn fewest_moves(members: &[InstanceId], owners: &Owners) -> usize {
     let (each, odd) = (256 / members.len(), 256 % members.len());
     let counts = counts(members, owners);
     let homeless = 256 - counts.iter().sum::<usize>();
@@ -52,7 +51,7 @@ fn fewest(members: &[InstanceId], owners: &Owners) -> usize {
 
 proptest! {
     #[test]
-    fn every_partition_has_an_owner_and_nobody_two_more_than_another((members, owners) in fleets()) {
+    fn plan_assigns_all_partitions_evenly((members, owners) in fleets()) {
         let moves = plan(&members, &owners);
         let after = apply(&owners, &moves);
 
@@ -63,10 +62,10 @@ proptest! {
     }
 
     #[test]
-    fn no_fewer_moves_would_do((members, owners) in fleets()) {
+    fn plan_has_the_fewest_moves((members, owners) in fleets()) {
         let moves = plan(&members, &owners);
 
-        prop_assert_eq!(moves.len(), fewest(&members, &owners));
+        prop_assert_eq!(moves.len(), fewest_moves(&members, &owners));
         let moved: BTreeSet<u8> = moves.iter().map(|moved| moved.partition).collect();
         prop_assert_eq!(moved.len(), moves.len());
         for moved in &moves {
@@ -76,15 +75,15 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do((members, owners) in fleets()) {
+    fn plan_is_empty_after_all_moves((members, owners) in fleets()) {
         let after = apply(&owners, &plan(&members, &owners));
 
         prop_assert_eq!(plan(&members, &after), vec![]);
     }
 
-    /// Moves are carried out one by one, by several hands: none is in vain, whichever comes first.
+    /// Several instances carry out the moves, in any order: each move shortens the plan by one.
     #[test]
-    fn a_plan_that_was_carried_out_in_part_asks_for_as_many_more_as_are_left(
+    fn plan_has_the_remaining_moves_after_some_moves(
         (members, owners) in fleets(),
         part in proptest::collection::vec(any::<bool>(), 256),
     ) {
@@ -98,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn one_that_comes_back_moves_no_more_than_its_share(count in 2usize..20) {
+    fn plan_moves_only_one_share_when_an_instance_starts(count in 2usize..20) {
         let members = instances(count);
         let (gone, rest) = members.split_first().unwrap();
         let before = apply(&Owners::new(), &plan(rest, &Owners::new()));
@@ -110,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn one_that_goes_moves_what_it_had_and_nothing_else(count in 2usize..20) {
+    fn plan_moves_only_the_partitions_of_a_stopped_instance(count in 2usize..20) {
         let members = instances(count);
         let before = apply(&Owners::new(), &plan(&members, &Owners::new()));
         let (gone, rest) = members.split_first().unwrap();
@@ -126,14 +125,14 @@ proptest! {
 }
 
 #[test]
-fn without_members_nothing_moves() {
+fn plan_is_empty_without_members() {
     let owners = Owners::from([(3, InstanceId::fresh())]);
 
     assert_eq!(plan(&[], &owners), vec![]);
 }
 
 #[test]
-fn of_more_members_than_partitions_some_have_none() {
+fn plan_gives_one_partition_at_most_to_each_of_300_members() {
     let members = instances(300);
 
     let after = apply(&Owners::new(), &plan(&members, &Owners::new()));
