@@ -21,6 +21,7 @@ WORKDIR /build
 # manifests name targets and members of the workspace that must exist, and that nobody builds here. What comes of the
 # empty libraries is removed: by its date it could pass for newer than the sources below.
 COPY Cargo.toml Cargo.lock ./
+COPY examples/demo/Cargo.toml examples/demo/
 COPY tests/fixture/Cargo.toml tests/fixture/
 COPY tests/model/Cargo.toml tests/model/
 COPY crates/events/Cargo.toml crates/events/
@@ -29,11 +30,11 @@ COPY crates/relay/Cargo.toml crates/relay/
 COPY crates/settings/Cargo.toml crates/settings/
 COPY crates/sinks/Cargo.toml crates/sinks/
 COPY crates/store/Cargo.toml crates/store/
-RUN mkdir -p benches src tests/fixture/src tests/model/src \
+RUN mkdir -p benches src examples/demo/src tests/fixture/src tests/model/src \
   && sed -n '/^\[\[bench\]\]/,/^name/ s|^name = "\(.*\)"|benches/\1.rs|p' Cargo.toml | xargs touch \
   && for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
   && touch src/lib.rs tests/fixture/src/lib.rs tests/model/src/lib.rs \
-  && echo 'fn main() {}' >src/main.rs \
+  && echo 'fn main() {}' | tee src/main.rs >examples/demo/src/main.rs \
   && cargo build --release --locked \
   && cargo clean --release $(printf -- '--package postrider-%s ' $(ls crates)) --package postrider
 
