@@ -91,8 +91,9 @@ fn publish(schema: &mut Json, is_item: bool) {
                     && keyword != "format"
                     && (keyword != "required" || is_item)
             });
-            if let Some(Json::String(text)) = object.get_mut("description") {
-                *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            if object.get("description").is_some_and(Json::is_string) {
+                let text = description(object);
+                object.insert("description".to_owned(), text.into());
             }
             for (keyword, below) in object.iter_mut() {
                 match (keyword.as_str(), below) {
@@ -144,14 +145,8 @@ fn default_of(key: &Key) -> Option<Value> {
 /// The example of a key, as TOML.
 fn example_of(key: &Key) -> Option<String> {
     let example = key.schema.get("examples")?.as_array()?.first()?.clone();
-    let mut table = Table::new();
     let value: Value = serde_json::from_value(example).ok()?;
-    table.insert("x".to_owned(), value);
-    let inline = table.remove("x")?;
-    Some(match inline {
-        Value::Table(table) => Value::Table(table).to_string(),
-        value => value.to_string(),
-    })
+    Some(value.to_string())
 }
 
 /// Text of a doc comment as words: without the backticks that Markdown needs.
@@ -184,7 +179,7 @@ fn sample() -> String {
                     # Durations and sizes are text with a unit: \"500ms\", \"30s\", \"1m30s\", \"7d\"; \"16MiB\". No duration is above 100\n\
                     # years. ${VAR} and ${VAR:-default} in a text are replaced by environment variables.\n"
         .to_owned();
-    for section in sections_in_order() {
+    for section in &keys().sections {
         let is_sink = section.pattern.first().is_some_and(|first| first == "sinks");
         if is_sink {
             continue;
@@ -195,11 +190,6 @@ fn sample() -> String {
         }
     }
     page
-}
-
-/// The sections as TOML needs them: a table before its own tables.
-fn sections_in_order() -> Vec<&'static Section> {
-    keys().sections.iter().collect()
 }
 
 fn write_section(page: &mut String, section: &Section) {
@@ -316,7 +306,7 @@ fn is_delivery(key: &Key) -> bool {
 fn page() -> String {
     let mut page = TEMPLATE.to_owned();
     let mut last = String::new();
-    for section in sections_in_order() {
+    for section in &keys().sections {
         let top = &section.pattern[0];
         if *top == "sinks" {
             if *top != last {

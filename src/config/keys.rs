@@ -36,6 +36,8 @@ pub struct Key {
     pub kinds: Vec<String>,
     /// Whether it is a key of the tables of a list, and so is set only with the whole list.
     pub is_of_item: bool,
+    /// Whether its value, or a part of it, may be a secret.
+    pub is_secret: bool,
 }
 
 impl Key {
@@ -52,9 +54,9 @@ impl Key {
         long_enough && is_like(&self.pattern, path)
     }
 
-    /// Whether the value may hold a secret.
-    pub fn is_secret(&self) -> bool {
-        self.schema.contains_key("writeOnly")
+    /// Whether it is below `path`.
+    fn is_below(&self, path: &[String]) -> bool {
+        self.pattern.len() > path.len() && is_like(&self.pattern[..path.len()], path)
     }
 
     /// Checks a value against the bounds of its key; `None` where it keeps them, or has another type.
@@ -81,19 +83,17 @@ impl Key {
                 let least = bound("minLength").and_then(Json::as_u64).unwrap_or(0);
                 text.chars().count() as u64 >= least
             }
-            (Value::Integer(number), None) => {
-                let number = *number as f64;
-                bound("minimum").and_then(Json::as_f64).is_none_or(|low| number >= low)
-                    && bound("maximum").and_then(Json::as_f64).is_none_or(|high| number <= high)
-            }
-            (Value::Float(number), None) => {
-                number.is_finite()
-                    && bound("minimum").and_then(Json::as_f64).is_none_or(|low| *number >= low)
-                    && bound("maximum").and_then(Json::as_f64).is_none_or(|high| *number <= high)
-            }
+            (Value::Integer(number), None) => self.has_in_range(*number as f64),
+            (Value::Float(number), None) => number.is_finite() && self.has_in_range(*number),
             _ => true,
         };
         if is_within { None } else { Some(format!("must be {}", self.bounds()?)) }
+    }
+
+    fn has_in_range(&self, number: f64) -> bool {
+        let bound = |name: &str| self.schema.get(name).and_then(Json::as_f64);
+        bound("minimum").is_none_or(|low| number >= low)
+            && bound("maximum").is_none_or(|high| number <= high)
     }
 
     /// The bounds in words, such as `between 1 and 10000`; `None` without any.
@@ -242,6 +242,7 @@ impl Keys {
             schema: schema.clone(),
             kinds: kinds.into_iter().collect(),
             is_of_item,
+            is_secret: Json::Object(schema.clone()).to_string().contains("\"writeOnly\""),
         });
     }
 }
@@ -329,12 +330,7 @@ pub fn form(path: &[String]) -> Option<Form> {
 /// Whether the value at `path` may hold a secret.
 pub fn is_secret(path: &[String]) -> bool {
     // Of a list, its items too.
-    (1..=path.len())
-        .any(|length| at(&path[..length]).any(|key| key.is_secret() || holds_secrets(key)))
-}
-
-fn holds_secrets(key: &Key) -> bool {
-    Json::Object(key.schema.clone()).to_string().contains("\"writeOnly\"")
+    (1..=path.len()).any(|length| at(&path[..length]).any(|key| key.is_secret))
 }
 
 /// Whether a text at `path` may have several lines, or other control characters: certificates, the
@@ -348,10 +344,8 @@ pub fn may_have_lines(path: &[String]) -> bool {
 
 /// Whether a key of the operator's may be below `path`, as below `sinks` or `relay.backoff`.
 pub fn is_section(path: &[String]) -> bool {
-    let is_above =
-        |key: &Key| key.pattern.len() > path.len() && is_like(&key.pattern[..path.len()], path);
-    // A dead end of a longer path is not one: `routes` is a list.
-    keys().all.iter().any(|key| is_above(key) && !key.is_of_item)
+    // A list of tables is not a section.
+    keys().all.iter().any(|key| key.is_below(path) && !key.is_of_item)
         || keys().sections.iter().any(|section| {
             section.is_optional
                 && section.pattern.len() == path.len()
@@ -367,9 +361,7 @@ pub fn list_above(path: &[String]) -> Option<&[String]> {
 
 /// Whether a key of the tables of a list is known.
 pub fn is_known_in_list(path: &[String]) -> bool {
-    let is_above =
-        |key: &Key| key.pattern.len() > path.len() && is_like(&key.pattern[..path.len()], path);
-    form(path).is_some() || keys().all.iter().any(is_above)
+    form(path).is_some() || keys().all.iter().any(|key| key.is_below(path))
 }
 
 /// Whether the lists of tables include `path`.

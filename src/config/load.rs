@@ -1,8 +1,9 @@
 //! The layers of configuration, merged: defaults < file < environment < `--set`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use postrider_settings::secret::read_file;
 use postrider_sinks::configured::ConfiguredSink;
 use postrider_sinks::registry::KindConfig;
 use serde_path_to_error::Segment;
@@ -58,13 +59,6 @@ impl Loaded {
     pub fn origin(&self, path: &[&str]) -> Origin {
         let path: Vec<String> = path.iter().map(|part| (*part).to_owned()).collect();
         self.origins.get(&path).cloned().unwrap_or(Origin::Default)
-    }
-
-    /// Whether anything at or below `path` was set.
-    pub fn is_set(&self, path: &[&str]) -> bool {
-        self.origins.keys().any(|set| {
-            set.len() >= path.len() && set.iter().zip(path).all(|(own, wanted)| own == wanted)
-        })
     }
 
     /// Whether the key has a value that a layer sets.
@@ -212,10 +206,11 @@ impl Layers {
                         true
                     }
                     Err(detail) => {
-                        let shown = (!keys::is_secret(path)).then(|| value.to_string());
                         let origin = self.line_of(path, origin);
-                        let problem = Problem::new(dotted(path), detail);
-                        self.problems.push(Problem { origin, value: shown, ..problem });
+                        let path = with_whole_property(path.clone());
+                        let problem = Problem::new(dotted(&path), detail);
+                        let value = shown::unread(&path, value);
+                        self.problems.push(Problem { origin, value, ..problem });
                         false
                     }
                 }
@@ -254,13 +249,9 @@ impl Layers {
     }
 
     /// Sets one leaf, or notes that the key is unknown.
-    fn put(&mut self, mut path: Vec<String>, value: Value, origin: &Origin) {
+    fn put(&mut self, path: Vec<String>, value: Value, origin: &Origin) {
         let origin = &self.line_of(&path, origin);
-        if keys::form(&path) == Some(Form::Dotted) {
-            // One form, whether its dots were TOML's or quoted.
-            let name = path.split_off(PROPERTY).join(".");
-            path.push(name);
-        }
+        let path = with_whole_property(path);
         if let Some(list) = keys::list_above(&path) {
             let list = list.join(".");
             let detail = format!("{list} is a list: [[{list}]] in the file, or {list} = [{{ … }}]");
@@ -341,11 +332,9 @@ impl Layers {
         if !self.is_free(&path, origin) {
             return;
         }
-        match std::fs::read_to_string(file) {
-            Ok(text) => self.put_text(path, without_line_end(&text), origin),
-            Err(error) => {
-                self.wrong(&path, format!("cannot read the file {file:?}: {error}"), origin);
-            }
+        match read_file(Path::new(file)) {
+            Ok(text) => self.put_text(path, text.expose(), origin),
+            Err(detail) => self.wrong(&path, detail, origin),
         }
     }
 
@@ -601,6 +590,15 @@ impl Layers {
     }
 }
 
+/// The path with the name of a property in one piece, whether its dots were TOML's or quoted.
+fn with_whole_property(mut path: Vec<String>) -> Vec<String> {
+    if keys::form(&path) == Some(Form::Dotted) {
+        let name = path.split_off(PROPERTY).join(".");
+        path.push(name);
+    }
+    path
+}
+
 /// A part of a path, with a position in a list as its name.
 fn name_of(segment: &Segment) -> String {
     match segment {
@@ -653,11 +651,6 @@ fn read_value(text: &str) -> Option<Value> {
 fn is_integer(text: &str) -> bool {
     let digits = text.trim().trim_start_matches(['+', '-']);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// What a file holds, without the line ends behind it: editors and tools add some.
-pub(super) fn without_line_end(text: &str) -> &str {
-    text.trim_end_matches(['\n', '\r'])
 }
 
 fn insert(table: &mut Table, path: &[String], value: Value) {

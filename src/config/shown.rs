@@ -11,17 +11,22 @@ const MAX_VALUE_CHARS: usize = 100;
 
 /// One value of the configuration as TOML; `None` for a list, a table and what is not there.
 pub(super) fn in_config(config: &Config, path: &[String]) -> Option<String> {
-    scalar(&Table::try_from(config).ok()?, path)
+    scalar(path, at(&Table::try_from(config).ok()?, path)?)
 }
 
 /// The same of values whose types were not judged yet, so that a URI is text like any other: those
 /// that may hold a secret are not there.
 pub(super) fn in_table(table: &Table, path: &[String]) -> Option<String> {
-    if keys::is_secret(path) { None } else { scalar(table, path) }
+    unread(path, at(table, path)?)
 }
 
-fn scalar(table: &Table, path: &[String]) -> Option<String> {
-    let value = at(table, path)?;
+/// A value of the key at `path` whose type was not checked yet; `None` for one that may be a secret, a list
+/// and a table.
+pub(super) fn unread(path: &[String], value: &Value) -> Option<String> {
+    if keys::is_secret(path) { None } else { scalar(path, value) }
+}
+
+fn scalar(path: &[String], value: &Value) -> Option<String> {
     if value.is_table() || value.is_array() {
         return None;
     }

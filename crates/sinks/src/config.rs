@@ -54,6 +54,15 @@ impl<C> SinkSettings<C> {
     }
 }
 
+/// The most bytes of a name that is declared: AMQP's limit. Kafka's own is lower.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// Requires that a name in a list of declarations is one that a broker may accept.
+pub fn require_name(name: &str, list: &str, rules: &mut Rules) {
+    let detail = format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
+    rules.require((1..=MAX_NAME_BYTES).contains(&name.len()), list, detail);
+}
+
 /// Where records go that name no destination, in a sink of some kind.
 #[derive(Clone, Debug)]
 pub struct DefaultAddress {

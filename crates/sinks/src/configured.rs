@@ -94,15 +94,8 @@ impl JsonSchema for ConfiguredSink {
             keys.insert("kind".to_owned(), constant);
             keys.extend(properties(&schema));
             keys.extend(delivery.clone());
-            let mut required = vec![Value::from("kind").as_str().map(str::to_owned)];
-            required.extend(
-                schema
-                    .get("required")
-                    .and_then(|it| it.as_array())
-                    .into_iter()
-                    .flatten()
-                    .map(|key| key.as_str().map(str::to_owned)),
-            );
+            let own = schema.get("required").and_then(|it| it.as_array()).cloned();
+            let required = [vec!["kind".into()], own.unwrap_or_default()].concat();
             serde_json::json!({
                 "type": "object",
                 "description": schema.get("description"),
@@ -128,7 +121,7 @@ mod tests {
     fn delivery_keys_are_the_fields_of_the_type() {
         let table = Table::try_from(DeliveryConfig::default()).unwrap();
 
-        assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>().len(), DELIVERY_KEYS.len());
+        assert_eq!(table.len(), DELIVERY_KEYS.len());
         assert!(DELIVERY_KEYS.iter().all(|key| table.contains_key(*key)));
     }
 }

@@ -383,3 +383,16 @@ fn section_without_keys_is_not_passed_over() {
     let (_file, inputs) = inputs("[relay]\n[sinks.a]\nkind = \"stdout\"");
     assert!(load(&inputs).is_ok());
 }
+
+#[test]
+fn an_unset_variable_in_a_secret_property_shows_nothing_of_it() {
+    let (_file, inputs) = inputs(
+        "[sinks.k]\nkind = \"kafka\"\nbrokers = \"h\"\n[sinks.k.properties]\n\
+         sasl.password = \"hush${NO_SUCH_VARIABLE}\"\n",
+    );
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    assert!(error.contains("sasl.password") && error.contains("NO_SUCH_VARIABLE"), "{error}");
+    assert!(!error.contains("hush"), "{error}");
+}

@@ -12,6 +12,19 @@ pub struct Arrived {
     pub payload: Vec<u8>,
 }
 
+impl Arrived {
+    /// The messages in lines of JSON. A line that is not JSON was cut off by a failure.
+    pub fn in_lines(text: &[u8]) -> Vec<Self> {
+        text.split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok())
+            .map(|line| {
+                let id = line["id"].as_str().unwrap().to_owned();
+                Self { id, payload: line["payload"].to_string().into_bytes() }
+            })
+            .collect()
+    }
+}
+
 /// A broker for one test, or a shared one whose faults affect no other test.
 pub trait Harness: Sized + Send + Sync {
     type Sink: Sink + Debug;

@@ -107,15 +107,7 @@ impl Harness for Disk {
             })
             .collect();
         files.sort();
-        let lines = files.iter().flat_map(|(_, text)| text.lines());
-        // A line that is not JSON was cut off.
-        lines
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .map(|line| {
-                let id = line["id"].as_str().unwrap().to_owned();
-                Arrived { id, payload: line["payload"].to_string().into_bytes() }
-            })
-            .collect()
+        files.iter().flat_map(|(_, text)| Arrived::in_lines(text.as_bytes())).collect()
     }
 
     async fn freeze(&self) {

@@ -95,15 +95,7 @@ impl Harness for Terminal {
 
     async fn arrived(&self) -> Vec<Arrived> {
         let written = self.0.lock().unwrap().written.clone();
-        let lines = written.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        // Text that is not JSON is the beginning of a line that failed.
-        lines
-            .filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok())
-            .map(|line| {
-                let id = line["id"].as_str().unwrap().to_owned();
-                Arrived { id, payload: line["payload"].to_string().into_bytes() }
-            })
-            .collect()
+        Arrived::in_lines(&written)
     }
 
     async fn freeze(&self) {

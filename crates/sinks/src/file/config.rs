@@ -6,11 +6,6 @@ use postrider_settings::units::HumanSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::SinkSettings;
-
-/// One sink of kind `file`, as it is configured.
-pub type FileSettings = SinkSettings<FileConfig>;
-
 /// The keys of a `file` sink. It appends one JSON object per line to a file, and syncs it before a record
 /// counts as delivered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

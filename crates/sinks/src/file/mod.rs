@@ -24,7 +24,7 @@ use postrider_settings::Rules;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
-pub use crate::file::config::{FileConfig, FileSettings};
+pub use crate::file::config::FileConfig;
 use crate::file::storage::RotatedFile;
 use crate::file::storage::Storage;
 use crate::json_line;

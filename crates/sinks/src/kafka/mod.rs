@@ -39,15 +39,13 @@ use postrider_settings::Rules;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
+use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings, require_name};
 use crate::kafka::config::DeclaredTopics;
 pub use crate::kafka::config::{KafkaConfig, KafkaSettings};
 use crate::kafka::gathering::Gathering;
 use crate::kafka::link::Link;
 use crate::kafka::partitions::Partitions;
-pub use crate::kafka::properties::{
-    RESERVED, Reserved, WrongProperties, WrongProperty, wrong_properties,
-};
+pub use crate::kafka::properties::{RESERVED, Reserved, WrongProperties, WrongProperty};
 use crate::kafka::statistics::KafkaMetrics;
 use crate::slot::Slot;
 
@@ -102,9 +100,6 @@ impl Kafka {
     }
 }
 
-/// The most bytes of the name of a topic that is declared.
-const MAX_NAME_BYTES: usize = 255;
-
 impl SinkConfig for KafkaConfig {
     type Sink = Kafka;
 
@@ -129,14 +124,12 @@ impl SinkConfig for KafkaConfig {
             Some(_) => {}
         }
         for topic in &own.declare.topics {
-            let (name, length) = (&topic.name, 1..=MAX_NAME_BYTES);
-            let detail =
-                format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
-            rules.require(length.contains(&name.len()), "declare.topics", detail);
+            require_name(&topic.name, "declare.topics", rules);
         }
         if own.password_file.is_some() {
             rules.require(own.username.is_some(), "username", "is not set, and password_file is");
         }
+        let before = rules.violations().len();
         if let Some(tls) = &own.tls {
             rules.within("tls", |rules| tls.validate(rules));
         }
@@ -155,7 +148,8 @@ impl SinkConfig for KafkaConfig {
             }
             Err(detail) => rules.wrong("password_file", detail),
         }
-        if rules.violations().is_empty() || own.tls.is_none() {
+        // librdkafka would refuse the files of `tls` once more.
+        if rules.violations().len() == before || own.tls.is_none() {
             for property in properties::wrong_properties(settings) {
                 rules.wrong(&property.key, property.detail);
             }

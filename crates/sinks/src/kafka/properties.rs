@@ -227,7 +227,7 @@ pub struct WrongProperties(pub Vec<WrongProperty>);
 
 /// All properties of a configuration that librdkafka doesn't take, that break a promise, or that do
 /// not go together with the sink's timeout; connects to nothing.
-pub fn wrong_properties(settings: &KafkaSettings) -> Vec<WrongProperty> {
+pub(super) fn wrong_properties(settings: &KafkaSettings) -> Vec<WrongProperty> {
     let mut wrong = limits(settings);
     for other in refused(settings) {
         if !wrong.iter().any(|known| known.key == other.key) {

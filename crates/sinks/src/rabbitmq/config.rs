@@ -10,10 +10,7 @@ use postrider_settings::{Rules, TlsConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::SinkSettings;
-
-/// The most bytes of a name in AMQP.
-const MAX_NAME_BYTES: usize = 255;
+use crate::config::{MAX_NAME_BYTES, SinkSettings, require_name};
 
 /// One sink of kind `rabbitmq`, as it is configured.
 pub type RabbitMqSettings = SinkSettings<RabbitMqConfig>;
@@ -220,9 +217,7 @@ impl RabbitMqConfig {
         let bound = declare.bindings.iter().flat_map(|bound| [&bound.queue, &bound.exchange]);
         let bindings = bound.map(|name| ("bindings", name));
         for (list, name) in exchanges.chain(queues).chain(bindings) {
-            let detail =
-                format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
-            rules.require((1..=MAX_NAME_BYTES).contains(&name.len()), list, detail);
+            require_name(name, list, rules);
         }
         let is_long = |binding: &Binding| binding.routing_key.len() > MAX_NAME_BYTES;
         let detail = format!("a routing_key has more than {MAX_NAME_BYTES} bytes");

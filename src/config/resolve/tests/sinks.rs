@@ -178,3 +178,19 @@ fn a_key_of_another_kind_is_refused() {
         assert_eq!(problem.key, format!("sinks.out.{key}"));
     }
 }
+
+#[test]
+fn a_wrong_property_is_named_whatever_is_wrong_elsewhere() {
+    let problems = with(&[
+        "log.level=loud",
+        "sinks.a.kind=rabbitmq",
+        "sinks.k.kind=kafka",
+        "sinks.k.brokers=h",
+        "sinks.k.tls={}",
+        "sinks.k.properties.acks=1",
+    ])
+    .unwrap_err();
+
+    let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["sinks.a.uri", "sinks.k.properties.acks", "log.level"]);
+}
