@@ -67,7 +67,7 @@ const LIST_FIELDS: [&str; 3] = ["sinks", "collections", "indexes"];
 /// Fields with names that a producer, broker or client chose.
 const NAME_FIELDS: [&str; 12] = [
     "id",
-    "record_id",
+    "record.id",
     "key",
     "type",
     "destination",
@@ -280,7 +280,7 @@ mod tests {
         let key = "ß".repeat(5_000_000);
         for json in [true, false] {
             let line = logged(json, || {
-                let span = tracing::info_span!("publish", record_id = key);
+                let span = tracing::info_span!("publish", record.id = key);
                 let _within = span.enter();
                 tracing::warn!(id = %key, key, reason = key, blocks = ?[&key], short = "x", "{key}");
             });

@@ -149,6 +149,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             }
         };
         failpoint::hit("relay::after_lease");
+        debug!(asked = asked.len(), leased = grant.held.len(), "leased records");
         let Sorted { fronts, leased, behind_gap, oversized, mut refused } =
             self.sort(acquisitions, &grant);
         self.context.state.leases.add(&lease);
@@ -158,6 +159,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         let mut lanes = Vec::new();
         for one in leased {
             let records: Vec<LeasedRecord> = held.by_ref().take(one.count).collect();
+            records.iter().for_each(|leased| log_lease(&one.lane, leased));
             if one.origin == Origin::NewLane && records.is_empty() {
                 self.end_unleased(&one.lane, refused.remove(&one.lane.key));
                 continue;
@@ -281,6 +283,20 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             warn!(records, "a lease of unknown outcome was not released; it ends by itself");
         }
         is_released
+    }
+}
+
+fn log_lease(lane: &Lane, leased: &LeasedRecord) {
+    let record = &leased.record;
+    debug!(
+        record.id = %record.id,
+        key = lane.key.as_str(),
+        partition = lane.partition,
+        attempt = leased.attempt(),
+        "leased a record"
+    );
+    if let Some(instance) = record.lease_owner {
+        debug!(record.id = %record.id, key = lane.key.as_str(), %instance, "took over a lease");
     }
 }
 

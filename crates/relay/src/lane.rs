@@ -9,6 +9,7 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::blocker::KeyBlock;
 use crate::in_flight::InFlight;
@@ -141,6 +142,7 @@ impl Lane {
     /// Revokes the lane because another instance will own its partition: it publishes nothing more,
     /// and ends when the outcome of what is under way is known.
     pub fn revoke(&self) {
+        debug!(key = self.key.as_str(), partition = self.partition, "revoked a lane");
         self.revoked.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }

@@ -23,7 +23,12 @@ use crate::sink::Sink;
 /// This loop implements the prefix rule: a record is published when all records before it in this
 /// lane are confirmed, or dead by a write that matched and that a majority acknowledged. Anything
 /// else ends the lane, and releases the records behind.
-#[instrument(name = "lane", level = "debug", skip_all, fields(key = lane.key.as_str()))]
+#[instrument(
+    name = "lane",
+    level = "debug",
+    skip_all,
+    fields(key = lane.key.as_str(), partition = lane.partition)
+)]
 pub async fn run<S: Sink>(lane: Arc<Lane>, context: &RelayContext<S>) -> LaneEnd {
     LaneWorker { lane, context }.run().await
 }
@@ -137,7 +142,7 @@ impl<S: Sink> LaneWorker<'_, S> {
             }
             Delivery::Failed(error) if leased.attempt() < self.context.settings.max_attempts => {
                 let delay = self.context.settings.backoff.delay(leased.attempt());
-                debug!(id = %leased.record.id, attempt = leased.attempt(), error, "delivery failed");
+                debug!(record.id = %leased.record.id, attempt = leased.attempt(), error, "delivery failed");
                 self.release_followers().await;
                 let blocker = Blocker::written(&leased.record);
                 let outcome = Outcome::Retry { delay, error };

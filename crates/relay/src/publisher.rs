@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postrider_outbox::reason::DeadReason;
 use postrider_store::failpoint;
 use postrider_store::moment::Moment;
-use tracing::{instrument, trace};
+use tracing::{debug, instrument};
 
 use crate::addressing;
 use crate::context::{RelayContext, SinkHandle};
@@ -197,10 +197,11 @@ impl<'a, S: Sink> Publisher<'a, S> {
         level = "debug",
         skip_all,
         fields(
-            record_id = %leased.record.id,
+            record.id = %leased.record.id,
             key = lane.key.as_str(),
             attempt = leased.attempt(),
             sink = admitted.sink,
+            destination = admitted.destination.destination,
         )
     )]
     pub(super) async fn send(
@@ -215,6 +216,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
             return DeliveryResult { sink, delivery: Delivery::Interrupted };
         }
         let in_flight = &self.context.state.in_flight;
+        debug!(isolated = place.is_some(), "publishing");
         failpoint::hit("relay::before_publish");
         failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
@@ -234,14 +236,17 @@ impl<'a, S: Sink> Publisher<'a, S> {
         let delivery = match result {
             Ok(()) => {
                 failpoint::hit("relay::after_confirm");
-                trace!("confirmed");
+                debug!("confirmed");
                 self.context.state.connection_losses.forget(&leased.record.id);
                 let confirms_again = handle.destinations.confirmed(&destination, handed_over);
                 self.unblock_if(confirms_again, handle, &destination);
                 handle.metrics.delivered(timestamp, self.context.clock.now());
                 Delivery::Confirmed
             }
-            Err(error) => self.judge(handle, &destination, leased, place, handed_over, error),
+            Err(error) => {
+                debug!(failure = ?error.failure, cause = error.detail, "not confirmed");
+                self.judge(handle, &destination, leased, place, handed_over, error)
+            }
         };
         DeliveryResult { sink, delivery }
     }

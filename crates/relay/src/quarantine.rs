@@ -14,6 +14,7 @@ use postrider_outbox::fields::PENDING;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_store::StoreError;
 use tokio::sync::SemaphorePermit;
+use tracing::debug;
 
 use crate::acquirer::Acquirer;
 use crate::addressing::{self, availability};
@@ -87,6 +88,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
             handle.and_then(|handle| addressing::destination_of(self.context, handle, record));
         let (lane, head) = (record.lane.clone(), Blocker::of(record));
         let (size, read_at) = (record.size(), Instant::now());
+        debug!(record.id = %record.id, key = lane.as_str(), sink, cause = ?waits_for, "quarantined a record");
         Candidate { lane, head, sink, destination, size, read_at, waits_for }
     }
 
@@ -128,6 +130,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         if !key_table.start_quarantined(&lane, head) {
             return Ok(None);
         }
+        debug!(record.id = %record.id, key = key.as_str(), "a quarantined record has its turn");
         let acquirer = Acquirer::new(self.context);
         let Some(lane) = acquirer.acquire_one(lane, record).await? else { return Ok(None) };
         let mut running = std::pin::pin!(lane_worker::run(lane.clone(), self.context));

@@ -16,6 +16,7 @@ use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::{Room, Snapshot, Stretch};
 use postrider_outbox::wakeup::ScanHint;
 use postrider_store::StoreError;
+use tracing::debug;
 
 use crate::acquirer::Acquisition;
 use crate::context::RelayContext;
@@ -181,7 +182,15 @@ impl<'a, S: Sink> Scanner<'a, S> {
             // A stop does not wait for MongoDB.
             () = self.context.stopping() => None,
         };
-        if !matches!(result, Some(Ok(_))) {
+        if let Some(Ok(found)) = &result {
+            debug!(
+                keys = found.acquisitions.len(),
+                records = found.acquisitions.iter().map(|one| one.records.len()).sum::<usize>(),
+                skipped = found.skipped,
+                quarantined = found.candidates.len(),
+                "scanned"
+            );
+        } else {
             // No records for now; the next rotation finds them.
             for lane in refilled {
                 lane.add(Vec::new(), false);

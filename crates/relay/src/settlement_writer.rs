@@ -8,7 +8,7 @@ use postrider_store::failpoint;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, instrument, warn};
+use tracing::{debug, info, instrument, warn};
 
 use crate::in_flight::InFlight;
 use crate::metrics::RelayMetrics;
@@ -203,6 +203,15 @@ impl SettlementWriter {
 
     fn finish(&self, item: PendingSettlement, ours: bool) {
         count(&self.metrics, &item, ours);
+        debug!(
+            record.id = %item.settlement.id,
+            key = item.lane.key.as_str(),
+            partition = item.lane.partition,
+            attempt = item.settlement.attempt,
+            sink = item.sink,
+            outcome = if ours { item.settlement.outcome.word() } else { "lost" },
+            "settled a record"
+        );
         if !ours {
             item.lane.leave_incomplete();
         }

@@ -153,6 +153,7 @@ impl<S: Sink> Driver<S> {
         key_table.record_partition(&record);
         let record = context.settings.in_lane(record);
         let (key, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
+        debug!(record.id = %id, key = key.as_str(), partition, "the change stream brought a record");
         let withhold = || key_table.withhold(key.clone(), partition, id.clone(), at);
         if self.schedule.is_store_failing() || !context.has_room() {
             return withhold();

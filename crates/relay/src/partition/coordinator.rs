@@ -286,7 +286,11 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         // A release starts with a plan, and ends when the plan no longer includes it.
         self.leaving.retain(|partition| to_give.contains(partition));
         if plans {
-            self.leaving.extend(&to_give);
+            for partition in to_give {
+                if self.leaving.insert(partition) {
+                    debug!(partition, instance = %me, "draining a partition before its handover");
+                }
+            }
         }
         let mut owned = view.owned_by(me);
         owned.retain(|partition| !self.leaving.contains(partition));

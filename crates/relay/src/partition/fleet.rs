@@ -19,6 +19,7 @@ use postrider_outbox::undecoded::{RawId, Writer, decodable, lossy};
 use postrider_store::text::{LONGEST_NAME, bounded};
 use postrider_store::write::{self, Certainty};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
+use tracing::debug;
 
 use crate::partition::fields;
 use crate::partition::fingerprint::Fingerprint;
@@ -267,9 +268,16 @@ impl Fleet {
         if partitions.is_empty() {
             return Ok(());
         }
-        let owner = owner.map_or(Bson::Null, Bson::from);
+        let new_owner = owner.map_or(Bson::Null, Bson::from);
         let statement = |partition: &u8| {
             let known = view.assignments.get(partition);
+            let from = known.and_then(|assignment| assignment.owner);
+            debug!(
+                partition,
+                from = from.map(tracing::field::display),
+                to = owner.map(tracing::field::display),
+                "assigning a partition"
+            );
             let null = RawId::from(&Bson::Null);
             let epoch = known.map_or(&null, |assignment| &assignment.epoch);
             let epoch = Writer::default().element(epoch, "$eq").finish();
@@ -282,7 +290,7 @@ impl Fleet {
                 { "$isNumber": "$epoch" }, { "$add": [counted, 1_i64] }, 1_i64,
             ] };
             let change = doc! {
-                "u": [{ "$set": { OWNER: &owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
+                "u": [{ "$set": { OWNER: &new_owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
                 // Of several concurrent inserts one succeeds; the others fail on the `_id`.
                 "upsert": known.is_none(),
             };
