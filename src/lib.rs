@@ -1,4 +1,4 @@
-//! Postrider: a transactional outbox relay for MongoDB, and an event store beside it.
+//! Postrider: a transactional outbox relay for MongoDB, with an event store.
 //!
 //! An application writes its change and an outbox record in one transaction. Postrider takes the
 //! record, publishes it, and marks it done: at least once, and in the order of its key.

@@ -7,7 +7,7 @@
 //!        → sign off                                                                           stop
 //! ```
 //!
-//! A part that ends uninvited ends the process with failure.
+//! A part that ends on its own ends the process with failure.
 
 mod error;
 mod health;
@@ -54,17 +54,17 @@ use crate::wakeup::Wakeup;
 
 pub use error::RunError;
 
-/// A part, as its uninvited end names it.
+/// Name of a part, for the error when it ends on its own.
 const LANE: &str = "a lane of the event store";
 
-/// How often histograms are tidied where nobody scrapes.
-const UPKEEP: Duration = Duration::from_secs(5);
+/// Interval of histogram upkeep if no client scrapes.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Runs until `stop`, then ends in good order. A relay takes the name `name`.
+/// Runs until `stop`, then shuts down in order. A relay takes the name `name`.
 ///
 /// # Errors
 ///
-/// [`RunError`]: a start that can't succeed, a stop that took too long, a part that ended.
+/// [`RunError`]: a failed start, a shutdown that took too long, or a part that ended.
 pub async fn run(
     plan: Resolved,
     name: WantedName,
@@ -93,13 +93,13 @@ pub async fn run(
         let (state, patience) = (api.state(), plan.relay.shutdown_timeout);
         let drained = api.serve(&health, patience).await;
         if let Some(events) = state.events() {
-            // Of whoever did not wait for his answer.
+            // For a client that did not wait for its response.
             let _ = tokio::time::timeout(patience, events.close()).await;
         }
         Ok(drained)
     };
     let working = async {
-        // Both end at the stop; a part that fails ends them at once.
+        // Both end at the stop; a failure of either ends both at once.
         match try_join(work(&plan, &name, &health, &blocked, opened, &stop), answering).await? {
             ((), Drained::Whole) => Ok(()),
             ((), Drained::Cut(connections)) => Err(RunError::Cut(connections)),
@@ -107,7 +107,7 @@ pub async fn run(
     };
     let upkeep = async {
         loop {
-            tokio::time::sleep(UPKEEP).await;
+            tokio::time::sleep(UPKEEP_INTERVAL).await;
             metrics.run_upkeep();
         }
     };
@@ -143,7 +143,7 @@ async fn work(
         "starting"
     );
     if plan.relay.enabled {
-        // Counters are there from the start, however long MongoDB is waited for.
+        // Counters exist from the start, even while MongoDB is unreachable.
         RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str));
     }
     if plan.events_enabled {
@@ -157,7 +157,7 @@ async fn work(
             until_guarded(plan, &context, health).await?;
         }
         until_schema(plan, &collections, health).await?;
-        // Connections of its own: slow reads of the API must not keep heartbeats and leases waiting.
+        // A separate client: slow reads of the API must not delay heartbeats and leases.
         let own = connect::relay_client(&plan.mongo).await.map_err(RunError::Mongo)?;
         let protocol = collections.through(own);
         let held =
@@ -168,7 +168,7 @@ async fn work(
         started = starting => started?,
         () = stop.cancelled() => return Ok(()),
     };
-    // What can fail has failed before this instance tells that it is there.
+    // All checks that can fail are complete before this instance announces itself.
     let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
     let wake = Wakeup::default();
     let events = plan
@@ -187,7 +187,7 @@ async fn work(
     };
     let keeper = name.clone().map(|name| {
         let keeping = names::keep(protocol.clone(), name, instance);
-        // As a task: newcomers must not wait for what else this process does.
+        // A task: new instances must not wait for other work of this process.
         AbortOnDropHandle::new(tokio::spawn(keeping))
     });
     let mut keeping_name = std::pin::pin!(kept(keeper));
@@ -218,8 +218,8 @@ async fn work(
             _ = beating => Err(RunError::Uninvited("the heartbeat")),
             () = &mut broken => Err(RunError::Uninvited(LANE)),
         };
-        // (Nothing is drained: there is time.)
-        sign_off(&heartbeat, None, Instant::now() + GRACE).await;
+        // (No records are drained: there is time.)
+        sign_off(&heartbeat, None, Instant::now() + SHUTDOWN_GRACE).await;
         return ended;
     }
     let (share, shared_out) = watch::channel(Share::default());
@@ -261,7 +261,7 @@ async fn work(
     let (beats, stopping, ending) = (heartbeat.clone(), stop.clone(), drained.clone());
     let replacing = name.clone().map(|name| (protocol.clone(), name));
     let mut coordinating = tokio::spawn(async move {
-        // Its peers see this instance before its predecessor is gone, so that none of them claims the
+        // Other instances see this one before its predecessor is gone, so that none claims the
         // partitions between the two.
         if let Some((collections, name)) = replacing {
             tokio::select! {
@@ -297,7 +297,7 @@ async fn work(
         match follower {
             Some(follower) => {
                 watch_following(health, follower.following());
-                // As a task: what wakes the relay is not to wait for it.
+                // A task: what wakes the relay must not wait for it.
                 let following = tokio::spawn(follower.run(stop.clone()));
                 let _ = following.await;
             }
@@ -315,11 +315,11 @@ async fn work(
         () = following => Err(RunError::Uninvited("the follower of the change stream")),
     };
     if let Err(RunError::Replaced(_)) = &ended {
-        // Peers must not count on it until it is stale.
+        // Other instances must not wait until it is stale.
         sign_off(&heartbeat, None, Instant::now()).await;
     } else if stop.is_cancelled() {
         drained.cancel();
-        // It says itself what it could not do.
+        // It logs its own failures.
         let _ = coordinating.await;
         if let Ok(deadline) = deadline.await {
             // It would take the name again.
@@ -333,25 +333,25 @@ async fn work(
     ended
 }
 
-/// What a stop may take beyond `relay.shutdown_timeout`: the chart gives a pod as much.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time for a shutdown beyond `relay.shutdown_timeout`; the chart gives a pod as much.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a stop tries to give up the name of the instance.
+/// Time limit to release the name of the instance.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Resolves at a stop: until when it is to be over.
+/// Resolves at a stop with the deadline of the shutdown.
 async fn deadline(stop: CancellationToken, shutdown_timeout: Duration) -> Instant {
     stop.cancelled().await;
-    Instant::now() + shutdown_timeout + GRACE
+    Instant::now() + shutdown_timeout + SHUTDOWN_GRACE
 }
 
-/// Removes this instance's document, and gives its name up. That it cannot be is no failure of the stop.
+/// Removes this instance's document and releases its name. A failure does not fail the shutdown.
 async fn sign_off(
     heartbeat: &Heartbeat,
     held: Option<(Collections, String, InstanceId)>,
     deadline: Instant,
 ) {
-    // (The next one asks, where MongoDB does not answer.)
+    // (The next holder takes it over if MongoDB does not respond.)
     if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive())
         && let Err(error) = names::give_up(&collections, &name, instance, GIVE_UP_TIMEOUT).await
     {
@@ -372,7 +372,7 @@ async fn kept(keeper: Option<AbortOnDropHandle<Replaced>>) -> Replaced {
     std::future::pending().await
 }
 
-/// Removes the documents of the earlier holders of this name once this instance's own is there.
+/// Removes the documents of earlier holders of this name once this instance has its own.
 async fn remove_predecessors(
     collections: &Collections,
     name: &str,
@@ -380,21 +380,21 @@ async fn remove_predecessors(
     heartbeat: &Heartbeat,
 ) {
     let mut pulse = heartbeat.pulse();
-    // The heartbeat ends with the process.
+    // The heartbeat runs until the process ends.
     let _ = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await;
     if let Err(error) = names::remove_predecessors(collections, name, instance).await {
-        // They go stale.
+        // They become stale.
         warn!(error = chain(&error), "failed to remove the predecessor of this instance");
     }
 }
 
-/// The sinks by name.
+/// Builds the sinks by name.
 fn sinks(plan: &Resolved) -> Result<BTreeMap<String, AnySink>, RunError> {
     let built = plan.sinks.iter().map(|(name, sink)| Ok((name.to_string(), build(name, sink)?)));
     built.collect()
 }
 
-/// Builds one sink; it contacts nothing yet.
+/// Builds one sink, without contacting the broker.
 ///
 /// # Errors
 ///

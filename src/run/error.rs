@@ -1,4 +1,4 @@
-//! Why `postrider run` ended in failure.
+//! Errors that end `postrider run`.
 
 use crate::http::StartError;
 use crate::ops::BindError;
@@ -8,66 +8,66 @@ use crate::schema::SchemaError;
 use crate::schema::access::Lacking;
 use crate::store::StoreError;
 
-/// Why a run ended in failure.
+/// Error that ended a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// An address that can't be listened on.
+    /// An address could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// MongoDB refuses us, and will go on refusing: credentials, privileges.
+    /// MongoDB refuses this process permanently: credentials, privileges.
     #[error(
         "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri \
          (`postrider check` tells which)"
     )]
     Refused(#[source] StoreError),
-    /// Its user may not do all that is to be done.
+    /// The MongoDB user lacks privileges.
     #[error(
         "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri: {lacking}; {}",
         lacking.remedy()
     )]
     Lacking {
-        /// What it may not do.
+        /// The missing privileges.
         lacking: Box<Lacking>,
     },
-    /// MongoDB can't be spoken to in the way that the URI wants.
+    /// The URI cannot be used.
     #[error("mongo.uri can't be used")]
     Mongo(#[source] StoreError),
-    /// The HTTP API can't be served.
+    /// The HTTP API failed to start.
     #[error(transparent)]
     Api(#[from] StartError),
-    /// Requests took longer than `relay.shutdown_timeout` at the stop.
+    /// Requests took longer than `relay.shutdown_timeout` at the shutdown.
     #[error("{0} connections of the HTTP API were cut: their requests took too long")]
     Cut(usize),
-    /// The schema is in conflict with what Postrider needs.
+    /// The schema conflicts with what Postrider requires.
     #[error("the outbox's schema can't be used")]
     Schema(#[source] SchemaError),
-    /// The append path has no transactions there.
+    /// The deployment has no transactions, which the append path requires.
     #[error(
         "the append path needs transactions, and MongoDB is a standalone server: make it a replica set \
          of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
     )]
     Standalone,
-    /// A database of the append path is another context's.
+    /// A database of the append path belongs to another context.
     #[error("the append path can't use its databases")]
     Context(#[source] SchemaError),
-    /// A sink that can't be made.
+    /// A sink could not be built.
     #[error("sinks.{name}: {detail}")]
     Sink {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The error.
         detail: String,
     },
-    /// The relay ended in failure.
+    /// The relay failed.
     #[error(transparent)]
     Relay(#[from] RelayError),
-    /// It did not get its name.
+    /// The instance could not take its name.
     #[error(transparent)]
     Name(NameError),
     /// Another instance has taken its name.
     #[error(transparent)]
     Replaced(Replaced),
-    /// A part that should run as long as the process ended.
+    /// A part ended before the process.
     #[error("{0} ended by itself")]
     Uninvited(&'static str),
 }

@@ -1,4 +1,4 @@
-//! What `/readyz` reports of each part.
+//! Reports the state of each part to `/readyz`.
 
 use tokio::sync::watch;
 
@@ -15,7 +15,7 @@ pub(super) fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
     health.watch("store", move || store(&pulse.borrow()));
 }
 
-/// The same with what the relay meets: MongoDB may acknowledge heartbeats and refuse the rest.
+/// Combines it with the relay's results: MongoDB may acknowledge heartbeats and refuse the rest.
 pub(super) fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay: &Relay<AnySink>) {
     let context = relay.context();
     health.watch("store", move || match (&*pulse.borrow(), context.store_trouble()) {
@@ -33,7 +33,7 @@ fn store(pulse: &Pulse) -> HealthPart {
     }
 }
 
-/// The state of a sink that is up.
+/// Returns the state of a sink that is up.
 pub(super) fn confirming(paused: &[OpenDestination]) -> HealthPart {
     let Some(first) = paused.first() else { return HealthPart::ok() };
     let Address { destination, key } = &first.destination;
@@ -56,7 +56,7 @@ pub(super) fn watch_following(health: &Health, following: watch::Receiver<Follow
     });
 }
 
-/// No partitions and a pause are no reason to restart.
+/// Neither a lack of partitions nor a pause is a reason to restart.
 pub(super) fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
     health.watch("partitions", move || {
         let Standing { owned, differs, paused, trouble, unreadable } = &*standing.borrow();

@@ -1,4 +1,4 @@
-//! What `postrider run` waits for before it relays: MongoDB, the schema, its name.
+//! Waits for what `postrider run` requires before it relays: MongoDB, the schema, its name.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::store::connect::{self, Topology};
 use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
-/// Pauses between two tries to reach MongoDB at start, from and to.
+/// Minimum and maximum pause between tries to reach MongoDB at start.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// Waits for MongoDB, however long it takes, unless it refuses for good.
+/// Waits for MongoDB without a limit, unless it refuses permanently.
 pub(super) async fn until_reached(
     plan: &Resolved,
     health: &Health,
@@ -63,19 +63,20 @@ pub(super) async fn until_reached(
     }
 }
 
-/// Reaches MongoDB, and learns what we may do there.
+/// Connects to MongoDB and reads the privileges of the user.
 async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
     let (client, topology) = connect::reach(&plan.mongo, &plan.database).await?;
-    // A user that may not make the schema learns it where there is something to make. One that may not
-    // follow polls, as after any other loss of the change stream; one that may not write names has none.
+    // Missing privileges for the schema are reported when there is something to create. Without the
+    // privilege to follow, the relay polls; without the privilege to write names, the instance has
+    // none.
     let part =
         Allowed::Relay { records: plan.relay.enabled, follow: false, names: false, making: &[] };
     let access = access(&client.database("admin"), &Wanted::by(plan, part)).await?;
     Ok((client, topology, access))
 }
 
-/// Looks whether the databases of the append path are this context's or nobody's, until that is
-/// known. Who lacks what it needs is told so, and relays all the same.
+/// Checks until it succeeds that the databases of the append path belong to this context or to
+/// none. Missing privileges are reported, and the relay starts all the same.
 pub(super) async fn until_guarded(
     plan: &Resolved,
     context: &Context,
@@ -116,8 +117,8 @@ pub(super) async fn until_guarded(
     }
 }
 
-/// Takes a name for this instance, however long MongoDB does not answer. `None` where MongoDB refuses
-/// that: the instance works without a name.
+/// Takes a name for this instance, and waits for MongoDB without a limit. `None` if MongoDB
+/// refuses: the instance works without a name.
 pub(super) async fn until_named(
     collections: &Collections,
     instance: InstanceId,
@@ -150,7 +151,7 @@ pub(super) async fn until_named(
     }
 }
 
-/// Creates or verifies the schema, until it is there.
+/// Creates or verifies the schema, until it exists.
 pub(super) async fn until_schema(
     plan: &Resolved,
     collections: &Collections,

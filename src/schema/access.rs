@@ -1,7 +1,7 @@
-//! Whether a user may do all that the roles permit, by what the server says that he may.
+//! Compares the privileges of a user, as the server reports them, with the roles.
 //!
-//! Asked before anything begins: a privilege that is missing would otherwise show at the first
-//! record, and as an outage.
+//! Runs before anything starts: a missing privilege would otherwise appear at the first record, as
+//! an outage.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::schema::roles::{APPEND, Configured, On, Places, RELAY, Role, SCHEMA};
 use crate::store::StoreError;
 use crate::store::connect::ask;
 
-/// What is to be done, and where.
+/// Operations to check, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Where things are.
+    /// The databases.
     pub places: Places<'a>,
-    /// How long a delivered record stays.
+    /// Retention of delivered records.
     pub retention: Duration,
-    /// What of it all.
+    /// The operations.
     pub part: Part<'a>,
 }
 
@@ -36,54 +36,53 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// A part of what a process does, which its user may do or not.
+/// Operations of a process that require privileges.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
-    /// What `run` does in any configuration, and can't do without.
+    /// Operations that `run` always requires.
     Relay {
-        /// Whether records are relayed; else nothing but this instance's entry is written.
+        /// Whether records are relayed; if not, only this instance's entry is written.
         records: bool,
         /// Whether a change stream wakes the relay.
         follow: bool,
         /// Whether the instance has a name.
         names: bool,
-        /// Actions by which the schema is made: those of
-        /// [`Difference::made_by`](super::Difference).
+        /// Actions that create the schema: those of [`Difference::made_by`](super::Difference).
         making: &'a [&'static str],
     },
-    /// The append path; without it a relay goes on.
+    /// The append path; the relay works without it.
     Append,
 }
 
-/// What the server said of the user.
+/// Result of the check.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// There is no access control.
+    /// The server has no access control.
     Open,
-    /// The user of this name may do all that is wanted.
+    /// The user of this name has all privileges.
     Enough(String),
-    /// He may not.
+    /// Privileges are missing.
     Lacking(Box<Lacking>),
 }
 
-/// What a user may not do, and should. `Display` names every action; with
-/// [`remedy`](Self::remedy) it is all that an administrator needs.
+/// Missing privileges of a user. `Display` names every action; with [`remedy`](Self::remedy) it is
+/// all that an administrator requires.
 #[derive(Clone, Debug)]
 pub struct Lacking {
     user: String,
     of: String,
-    /// Where the script is to be run.
+    /// Where to run the script.
     database: String,
-    /// The actions by what they are on.
+    /// The actions by resource.
     missing: BTreeMap<String, Vec<&'static str>>,
-    /// The roles that permit it, and their databases.
+    /// The roles that permit them, and their databases.
     roles: Vec<(&'static str, String)>,
-    /// What else could be done.
+    /// Alternatives.
     or_else: Option<&'static str>,
 }
 
 impl Lacking {
-    /// What gives the user what he lacks.
+    /// Returns the command that grants the missing privileges.
     pub fn remedy(&self) -> String {
         let Self { user, of, database, roles, or_else, .. } = self;
         let grants: Vec<String> = roles
@@ -109,7 +108,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Asks who we are and what we may: anybody may ask that of himself.
+/// Reads the user's own privileges, which any user may do.
 ///
 /// # Errors
 ///
@@ -123,7 +122,7 @@ pub async fn access(admin: &Database, wanted: &Wanted<'_>) -> Result<Access, Sto
 fn judge(wanted: &Wanted<'_>, status: &Document) -> Access {
     let info = status.get_document("authInfo").cloned().unwrap_or_default();
     let users = documents(&info, "authenticatedUsers");
-    // A server with access control does not let a stranger look into the database.
+    // With access control, an unauthenticated client cannot read the database.
     let Some(user) = users.first() else { return Access::Open };
     let text = |field| user.get_str(field).unwrap_or_default().to_owned();
     let granted = documents(&info, "authenticatedUserPrivileges");
@@ -162,7 +161,7 @@ fn judge(wanted: &Wanted<'_>, status: &Document) -> Access {
     }
 }
 
-/// One action on one thing.
+/// One action on one resource.
 struct Need {
     role: &'static str,
     action: &'static str,
@@ -187,7 +186,7 @@ impl Wanted<'_> {
                 let retention = self.retention;
                 let configured = Configured { retention, follow, append: false, names };
                 let relay = self.of(&RELAY, configured, |on, action| {
-                    // Without a relay records are neither read nor written.
+                    // Without a relay, records are neither read nor written.
                     let works = ["find", "update", "remove", "changeStream"].contains(&action);
                     records || on != On::Collection(names::RECORDS) || !works
                 });
@@ -199,7 +198,7 @@ impl Wanted<'_> {
                 let configured =
                     Configured { retention, follow: false, append: true, names: false };
                 let append = self.of(&APPEND, configured, |_, _| true);
-                // Which aggregates there will be nobody knows: their schema may have to be made.
+                // Future aggregates are unknown: their schema may have to be created.
                 let makes = self.places.context.auto_init_schema;
                 let of_context = |on| matches!(on, On::Context(_) | On::Guard(_));
                 let schema = self.of(&SCHEMA, configured, |on, _| makes && of_context(on));
@@ -208,7 +207,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// What of a role is needed.
+    /// Returns the needs of a role.
     fn of(
         &self,
         role: &Role,
@@ -228,13 +227,13 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether one of the user's privileges covers a need.
+/// Returns whether one of the user's privileges covers a need.
 fn permits(granted: &Document, need: &Need) -> bool {
     let Ok(resource) = granted.get_document("resource") else { return false };
     let covers = if resource.get_bool("anyResource").unwrap_or(false) {
         true
     } else {
-        // An empty name stands for all of them.
+        // An empty name means all of them.
         let fits = |field, wanted: &str| {
             resource.get_str(field).is_ok_and(|name| name.is_empty() || name == wanted)
         };

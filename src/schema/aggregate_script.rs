@@ -1,4 +1,4 @@
-//! The schema of aggregates and prepare keys as a mongosh script.
+//! Prints the schema of aggregates and prepare keys as a mongosh script.
 
 use bson::Bson;
 
@@ -8,14 +8,13 @@ use crate::events::schema::indexes;
 use crate::schema::index::Index;
 use crate::schema::literal::{COMMON, fill, index_entry, literal};
 
-/// What the script does, with `{{…}}` where the schema goes.
+/// The script, with `{{…}}` in place of the schema.
 const TEMPLATE: &str = include_str!("aggregate.template.js");
 
-/// A script for `mongosh` that makes what is made before the first append to these aggregates, and
-/// before the first use of these prepare keys.
+/// Returns a `mongosh` script that creates the schema of these aggregates and prepare keys.
 ///
-/// They and the settings are what it goes by where its environment says nothing. For the
-/// aggregate `order` at the defaults it is the file `schema/mongodb-aggregate.js`.
+/// They and the settings are its defaults; its environment overrides them. For the aggregate
+/// `order` at the defaults it is the file `schema/mongodb-aggregate.js`.
 pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[String]) -> String {
     let entry = |index: &Index| match index.rival {
         Some(_) => "  ofRequests[requestIds],".to_owned(),
@@ -28,7 +27,7 @@ pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[
         of_requests.map(move |index| index_entry(&format!("{}: ", word(mode)), index))
     });
     let text = |text: &str| literal(&Bson::from(text), 0);
-    // Without a name of its own it is the one that the connection names, as for the outbox.
+    // Without a name of its own, the database of the connection, as for the outbox.
     let database = |name: &Option<String>| text(name.as_deref().unwrap_or_default());
     fill(
         TEMPLATE,
@@ -49,7 +48,7 @@ pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[
     )
 }
 
-/// As the configuration says it.
+/// Returns the value as in the configuration.
 fn word(mode: RequestIds) -> &'static str {
     match mode {
         RequestIds::Aggregate => "aggregate",

@@ -1,24 +1,23 @@
-//! Values and templates of the scripts.
+//! Formats values and templates of the scripts.
 
 use bson::Bson;
 
 use crate::schema::index::{self, Expiry, Index};
 
-/// What the scripts that make collections have in common.
+/// Code that the scripts for collections share.
 pub(super) const COMMON: &str = include_str!("common.js");
 
-/// Where a line is broken.
-const WIDTH: usize = 100;
+/// Maximum length of a line, in characters.
+const MAX_LINE_CHARS: usize = 100;
 
-/// A template with its places filled, in this order: what a user wrote, such as the prefix,
-/// comes last.
+/// Fills a template, in this order: values of the user, such as the prefix, come last.
 pub(super) fn fill<const N: usize>(template: &str, parts: [(&str, String); N]) -> String {
     parts.into_iter().fold(template.to_owned(), |script, (name, text)| {
         script.replace(&format!("{{{{{name}}}}}"), &text)
     })
 }
 
-/// An entry of a list of indexes, or of an object if it has a property's name.
+/// Returns an entry of a list of indexes, or of an object if it has a property's name.
 pub(super) fn index_entry(property: &str, index: &Index) -> String {
     let mut lines: Vec<String> = index.serves.iter().map(|line| format!("  // {line}")).collect();
     lines.push(format!("  {property}{{"));
@@ -48,7 +47,7 @@ pub(super) fn index_entry(property: &str, index: &Index) -> String {
     lines.join("\n")
 }
 
-/// A value as a JavaScript literal: on one line if that is short enough, else broken.
+/// Formats a value as a JavaScript literal, on one line if short enough.
 pub(super) fn literal(value: &Bson, indent: usize) -> String {
     let (open, entries, close) = match value {
         Bson::Document(fields) => {
@@ -64,7 +63,7 @@ pub(super) fn literal(value: &Bson, indent: usize) -> String {
     };
     let inside = if open == "{" { " " } else { "" };
     let line = format!("{open}{inside}{}{inside}{close}", entries.join(", "));
-    if !line.contains('\n') && indent + line.len() <= WIDTH {
+    if !line.contains('\n') && indent + line.len() <= MAX_LINE_CHARS {
         return line;
     }
     let margin = " ".repeat(indent);

@@ -1,23 +1,22 @@
-//! The collections and indexes of the outbox and of each aggregate, and how they come to be.
+//! Prints the scripts that create the collections, indexes and roles.
 //!
-//! What should be there is said once: the outbox's in [`outbox`], with the shape of a record in
-//! [`validator`]; those of events, snapshots and prepare keys in `aggregate`; each index beside
-//! the query that it serves. Either makes a [`Layout`], of which three readers make use:
-//! [`Layout::apply`] creates what is missing, [`Layout::verify`] tells what differs, and
-//! [`script()`] and [`aggregate_script()`] print the same for mongosh, for databases in which Postrider may create nothing.
-//! Its last prints at the defaults are `schema/mongodb-setup.js` and `schema/mongodb-aggregate.js`.
-//! Who may do what with all of it stands in [`roles`]; [`access()`](access::access) asks whether a
-//! user may.
+//! The outbox's collections are defined in [`outbox`], with the shape of a record in [`validator`];
+//! those of events, snapshots and prepare keys in `aggregate`; each index next to the query that it
+//! serves. Both build a [`Layout`]: [`Layout::apply`] creates what is missing, [`Layout::verify`]
+//! reports differences, and [`script()`] and [`aggregate_script()`] print it for mongosh, for
+//! databases in which Postrider cannot create anything. Their output at the defaults is
+//! `schema/mongodb-setup.js` and `schema/mongodb-aggregate.js`.
+//! Privileges are defined in [`roles`]; [`access()`](access::access) checks those of a user.
 //!
 //! ```text
 //! index.rs   what an index is         layout.rs  what should be there
-//! found.rs   what is there            judge.rs   what that means beside what should be
+//! found.rs   what is there            judge.rs   how one index differs
 //! apply.rs   create, adjust           verify.rs  one line per difference
 //! ```
 //!
-//! Nothing is ever dropped or redefined: what stands in the way is an error that says so,
-//! and a person's to remove. The one thing adjusted in place is how long delivered records
-//! stay. A collection that exists keeps its validator, or the lack of one.
+//! Nothing is dropped or redefined: a conflict is an error, and the operator's to resolve. Only the
+//! retention of delivered records is adjusted in place. An existing collection keeps its validator,
+//! or the lack of one.
 
 pub mod access;
 pub mod aggregate_script;

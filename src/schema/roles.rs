@@ -1,4 +1,4 @@
-//! The least that each user of an outbox needs to be allowed, as MongoDB's roles.
+//! Defines the least privileges of each user of an outbox, as MongoDB roles.
 //!
 //! `postrider check` compares a user's privileges with these, and the script of `postrider
 //! schema print --roles` creates them. The last print at the defaults is
@@ -14,7 +14,7 @@ use crate::context::{CollectionKind, ContextSettings, guard};
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
 
-/// What the script does, with `{{…}}` where the roles go.
+/// The script, with `{{…}}` in place of the roles.
 const TEMPLATE: &str = include_str!("roles.template.js");
 
 /// A role in the outbox's database, and in those of the context where it permits something there.
@@ -22,16 +22,16 @@ const TEMPLATE: &str = include_str!("roles.template.js");
 pub struct Role {
     /// Its name.
     pub name: &'static str,
-    /// Whom it is for, in words.
+    /// The user that it is for.
     pub serves: &'static str,
     /// What it permits.
     pub privileges: &'static [Privilege],
 }
 
-/// Actions on one thing.
+/// Actions on one resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Privilege {
-    /// The thing.
+    /// The resource.
     pub on: On,
     /// The actions, by MongoDB's names.
     pub actions: &'static [&'static str],
@@ -39,7 +39,7 @@ pub struct Privilege {
     pub when: When,
 }
 
-/// What actions are permitted on.
+/// Resource of actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The outbox's database, with all that is in it.
@@ -54,7 +54,7 @@ pub enum On {
 }
 
 impl On {
-    /// What it is, in words of MongoDB: the database, and the collection, or "" for all of them.
+    /// Returns the MongoDB resource: the database, and the collection, or "" for all of them.
     pub fn resource(self, places: &Places<'_>) -> (String, String) {
         let outbox = || places.outbox.to_owned();
         let context = |kind| places.context.database(kind).to_owned();
@@ -67,12 +67,12 @@ impl On {
     }
 }
 
-/// Where things are.
+/// Databases and prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
     /// The outbox's database.
     pub outbox: &'a str,
-    /// In front of its collections' names.
+    /// Prefix of its collections.
     pub prefix: &'a str,
     /// The other databases.
     pub context: &'a ContextSettings,
@@ -89,11 +89,11 @@ pub enum When {
     Following,
     /// Where there is an append path (`events.enabled = true`).
     Appending,
-    /// Where an instance has a name: it relays. One without goes on.
+    /// If an instance has a name; it works without one.
     Naming,
 }
 
-/// What decides whether a privilege is needed.
+/// Settings that decide whether a privilege is needed.
 #[derive(Clone, Copy, Debug)]
 pub struct Configured {
     /// How long a delivered record stays.
@@ -107,7 +107,7 @@ pub struct Configured {
 }
 
 impl When {
-    /// Whether it is needed in such a configuration.
+    /// Returns whether it is needed in this configuration.
     pub fn applies(self, configured: &Configured) -> bool {
         match self {
             Self::Always => true,
@@ -123,11 +123,11 @@ const fn on(base: &'static str, actions: &'static [&'static str]) -> Privilege {
     Privilege { on: On::Collection(base), actions, when: When::Always }
 }
 
-/// To see which collections there are, and their options.
+/// Lists the collections and their options.
 const LIST: Privilege =
     Privilege { on: On::Database, actions: &["listCollections"], when: When::Always };
 
-/// `postrider run`, where it makes no schema: verify, read, lease, settle, beat, count.
+/// `postrider run` without creating the schema: verify, read, lease, settle, heartbeat, count.
 pub const RELAY: Role = Role {
     name: "postrider_relay",
     serves: "postrider run with outbox.auto_init_schema = false",
@@ -144,7 +144,7 @@ pub const RELAY: Role = Role {
             actions: &["changeStream"],
             when: When::Following,
         },
-        // A heartbeat is an upsert; signing off removes it, as peers do once it is stale.
+        // A heartbeat is an upsert; signing off removes it, as other instances do once it is stale.
         on(INSTANCES, &["find", "insert", "update", "remove"]),
         on(ASSIGNMENTS, &["find", "insert", "update"]),
         on(CONTROL, &["find"]),
@@ -161,30 +161,30 @@ const fn of(on: On, actions: &'static [&'static str]) -> Privilege {
     Privilege { on, actions, when: When::Always }
 }
 
-/// To see whether what is needed is there.
-const LOOK: [&str; 2] = ["listCollections", "listIndexes"];
+/// Lists collections and indexes, to verify them.
+const LIST_ACTIONS: [&str; 2] = ["listCollections", "listIndexes"];
 
 const fn appending(on: On, actions: &'static [&'static str]) -> Privilege {
     Privilege { on, actions, when: When::Appending }
 }
 
-/// The append path, where it makes no schema: events with their records in one transaction,
+/// The append path without creating the schema: events with their records in one transaction,
 /// snapshots, prepare keys.
 pub const APPEND: Role = Role {
     name: "postrider_append",
     serves: "the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys",
     privileges: &[
-        of(On::Context(CollectionKind::Events), &LOOK),
+        of(On::Context(CollectionKind::Events), &LIST_ACTIONS),
         of(On::Context(CollectionKind::Events), &["find", "insert"]),
-        of(On::Context(CollectionKind::Snapshots), &LOOK),
+        of(On::Context(CollectionKind::Snapshots), &LIST_ACTIONS),
         of(On::Context(CollectionKind::Snapshots), &["find", "insert", "update"]),
-        of(On::Context(CollectionKind::Prepare), &LOOK),
+        of(On::Context(CollectionKind::Prepare), &LIST_ACTIONS),
         of(On::Context(CollectionKind::Prepare), &["find", "insert", "update", "remove"]),
         on(RECORDS, &["insert"]),
     ],
 };
 
-/// Whoever makes the schema, by command or at the start.
+/// Creates the schema, by command or at the start.
 pub const SCHEMA: Role = Role {
     name: "postrider_schema",
     serves: "postrider schema apply and verify; beside the two above: run with outbox.auto_init_schema = true",
@@ -194,20 +194,20 @@ pub const SCHEMA: Role = Role {
         on(INSTANCES, &["createCollection"]),
         on(ASSIGNMENTS, &["createCollection"]),
         on(CONTROL, &["createCollection"]),
-        appending(On::Context(CollectionKind::Events), &LOOK),
+        appending(On::Context(CollectionKind::Events), &LIST_ACTIONS),
         appending(On::Context(CollectionKind::Events), &["createCollection", "createIndex"]),
-        // Whoever comes first claims the database for its context, by an upsert.
+        // The first process claims the database for its context, by an upsert.
         appending(On::Guard(CollectionKind::Events), &["find", "insert", "update"]),
-        appending(On::Context(CollectionKind::Snapshots), &LOOK),
+        appending(On::Context(CollectionKind::Snapshots), &LIST_ACTIONS),
         appending(On::Context(CollectionKind::Snapshots), &["createCollection", "createIndex"]),
         appending(On::Guard(CollectionKind::Snapshots), &["find", "insert", "update"]),
-        appending(On::Context(CollectionKind::Prepare), &LOOK),
+        appending(On::Context(CollectionKind::Prepare), &LIST_ACTIONS),
         appending(On::Context(CollectionKind::Prepare), &["createCollection", "createIndex"]),
         appending(On::Guard(CollectionKind::Prepare), &["find", "insert", "update"]),
     ],
 };
 
-/// A person who looks after the outbox.
+/// An operator of the outbox.
 pub const OPERATOR: Role = Role {
     name: "postrider_operator",
     serves: "postrider outbox stats, list, show, requeue, discard and prune; instances, partitions, relay",
@@ -219,26 +219,26 @@ pub const OPERATOR: Role = Role {
     ],
 };
 
-/// An application that writes records beside its own changes.
+/// An application that writes records with its own changes.
 pub const PRODUCER: Role = Role {
     name: "postrider_producer",
     serves: "applications: insert records, and nothing else of the outbox",
     privileges: &[on(RECORDS, &["insert"])],
 };
 
-/// All of them.
+/// All roles.
 pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
 
-/// A script for `mongosh` that creates the roles, or brings them up to date.
+/// Returns a `mongosh` script that creates or updates the roles.
 ///
-/// The configuration is what it goes by where its environment (`OUTBOX_PREFIX`, `EVENTS_DATABASE`
-/// and so on) says nothing. At the defaults it is the file `schema/mongodb-roles.js`.
+/// The configuration is its default; its environment (`OUTBOX_PREFIX`, `EVENTS_DATABASE` and so on)
+/// overrides it. At the defaults it is the file `schema/mongodb-roles.js`.
 pub fn roles_script(config: &Config) -> String {
     let retention = units::HumanDuration::format(config.outbox.retention);
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
     let all = ALL.iter().map(|name| Bson::from(*name)).collect();
     let text = |text: &str| literal(&text.into(), 0);
-    // Without a name of its own it is the one that the connection names.
+    // Without a name of its own, the database of the connection.
     let database = |name: &Option<String>| text(name.as_deref().unwrap_or_default());
     fill(
         TEMPLATE,
@@ -284,7 +284,7 @@ fn role_entry(role: &Role) -> String {
     lines.join("\n")
 }
 
-/// The variable of the script that names a database.
+/// Returns the variable of the script that names a database.
 fn in_script(kind: CollectionKind) -> &'static str {
     match kind {
         CollectionKind::Events => "events",

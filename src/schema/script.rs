@@ -1,4 +1,4 @@
-//! The outbox's schema as a mongosh script.
+//! Prints the outbox's schema as a mongosh script.
 
 use bson::Bson;
 use postrider_settings::units;
@@ -9,14 +9,13 @@ use crate::schema::options::Validator;
 use crate::schema::outbox::INDEXES;
 use crate::schema::{SchemaOptions, validator};
 
-/// What the script does, with `{{…}}` where the schema goes.
+/// The script, with `{{…}}` in place of the schema.
 const TEMPLATE: &str = include_str!("setup.template.js");
 
-/// A script for `mongosh` that makes of a database what [`apply`](super::apply()) makes of it.
+/// Returns a `mongosh` script with the effect of [`apply`](super::apply()).
 ///
-/// `prefix` and `options` are what it does where its environment (`OUTBOX_PREFIX`,
-/// `OUTBOX_RETENTION`, `OUTBOX_VALIDATOR`) says nothing. At the defaults it is the file
-/// `schema/mongodb-setup.js`.
+/// `prefix` and `options` are its defaults; its environment (`OUTBOX_PREFIX`, `OUTBOX_RETENTION`,
+/// `OUTBOX_VALIDATOR`) overrides them. At the defaults it is the file `schema/mongodb-setup.js`.
 pub fn script(prefix: &str, options: &SchemaOptions) -> String {
     let validation = match options.validator {
         Validator::Error => "error",

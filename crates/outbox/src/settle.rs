@@ -244,17 +244,17 @@ fn is_written(settlement: &Settlement, state: Option<Document>) -> bool {
     let status = state.get_str(STATUS).unwrap_or_default();
     let leased = state.contains_key(LEASE_ID);
     // The lease stores an int within the limit.
-    let charged = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
-    let charged = charged.min(ATTEMPT_LIMIT);
-    let is_charged = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
+    let counted = i32::try_from(settlement.attempt).unwrap_or(ATTEMPT_LIMIT);
+    let counted = counted.min(ATTEMPT_LIMIT);
+    let has_attempt = |attempt| state.get_i32(ATTEMPT).is_ok_and(|found| found == attempt);
     match &settlement.outcome {
-        Outcome::Done => status == DONE && is_charged(charged),
-        Outcome::Dead { .. } => status == DEAD && is_charged(charged),
-        Outcome::Released => status == PENDING && !leased && is_charged(charged - 1),
+        Outcome::Done => status == DONE && has_attempt(counted),
+        Outcome::Dead { .. } => status == DEAD && has_attempt(counted),
+        Outcome::Released => status == PENDING && !leased && has_attempt(counted - 1),
         Outcome::Retry { error, .. } => {
             status == PENDING
                 && !leased
-                && is_charged(charged)
+                && has_attempt(counted)
                 && state.get_str(LAST_ERROR).is_ok_and(|last| last == shortened(error))
         }
     }

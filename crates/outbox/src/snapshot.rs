@@ -1,20 +1,19 @@
-//! Reading what is pending, as of one point in time.
+//! Reads pending records as of one point in time.
 //!
-//! A plain `find` is no snapshot: under load a scan that yields can return a record
-//! without an earlier one of its key that had committed before it was inserted
-//! (measured, with `local` and with `majority`). So every read of one take shares one
-//! `atClusterTime`, on the primary, of what a majority has: guard 1. The filter names
-//! status and partition and nothing else that could hide a record which must hold back
-//! others: guard 2.
+//! A plain `find` is not a snapshot: under load, a scan that yields can return a record without an
+//! earlier one of its key that had committed before (measured with `local` and `majority`). All
+//! reads of one scan therefore share one `atClusterTime`, on the primary, with majority read
+//! concern. The filter names status and partition, and nothing that could hide a record that blocks
+//! others.
 //!
-//! Records that name no partition lie in a range of the index of their own, for all keys. A page is
-//! read from there or from the partitions, and what its keys have in the other range is read in the
-//! same snapshot and put among them by `seq`.
+//! Records without a partition have a range of the index of their own, for all keys. A page is read
+//! from that range or from the partitions. What its keys have in the other range is read in the
+//! same snapshot and merged by `seq`.
 //!
-//! What such a page is: `page`. What else a plan must know of it: `held_back`.
+//! Pages: `page`. What blocks keys: `held_back`.
 //!
-//! A standalone server has no snapshot reads. There each read sees its own moment
-//! ([`Snapshot::is_one_moment`]), and whoever plans by it reads twice.
+//! A standalone server has no snapshot reads: each read sees its own moment
+//! ([`Snapshot::is_one_moment`]), and the planner must read twice.
 
 mod held_back;
 mod page;
@@ -37,36 +36,36 @@ use crate::record::Record;
 pub use held_back::Dead;
 pub use page::{Page, PassOver};
 
-/// The index that serves every read here: `{partition, key, seq}` where pending.
+/// Index of all reads here: `{partition, key, seq}` where pending.
 pub const LANE_INDEX: &str = "lane_idx";
-/// `{key}` where `blocks: true`.
+/// Index of blocked keys: `{key}` where `blocks: true`.
 pub const BLOCKS_INDEX: &str = "blocks_idx";
 
-/// Bytes of the keys that one command may name: a command must stay below 16 MiB, and a key may be
+/// Maximum bytes of the keys in one command: a command must stay below 16 MiB, and a key can be
 /// long.
 pub const KEYS_BYTES: usize = 4 * 1024 * 1024;
 
-/// One consistent view of the outbox; all reads through it see the same moment.
+/// A consistent view of the outbox; all its reads see the same moment.
 pub struct Snapshot {
-    /// What ties its reads to one moment; `None` on a standalone server.
+    /// Session of the snapshot; `None` on a standalone server.
     session: Option<ClientSession>,
     records: Collection<RawDocumentBuf>,
-    /// Whether a page may end, and the next one begin, in the middle of a key.
+    /// Whether a page can end in the middle of a key.
     within_keys: bool,
 }
 
-/// Questions about what the keys of one page have elsewhere. Each answer settles at least one key with
-/// a large backlog there; keys without an answer wait for another look.
+/// Maximum reads per page of the other range. Each read resolves at least one key with a large
+/// backlog there; the other keys wait for the next scan.
 pub const QUESTIONS: usize = 16;
 
-/// Partitions of one key whose ranges one read merges: of more than 200 the server reads everything and
-/// sorts it.
-const MERGED: usize = 190;
+/// Maximum partitions of one key in one read: with more than 200 ranges, the server reads and sorts
+/// everything instead of merging.
+const MAX_MERGED_PARTITIONS: usize = 190;
 
-/// A stretch that is read once more where one read is not enough.
+/// A part of the outbox to read again if one read is not enough.
 #[derive(Clone, Debug)]
 pub enum Stretch<'a> {
-    /// On from a place, through these partitions, passing over these keys.
+    /// From a position, through these partitions, without these keys.
     Page(&'a Position, &'a [u8], &'a PassOver),
     /// The beginning of one lane.
     Lane(u8, &'a str),
@@ -76,28 +75,28 @@ pub enum Stretch<'a> {
     Record(u8, &'a RecordId),
 }
 
-/// How much one read may bring.
+/// Limits of one read.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Records at most.
+    /// Maximum number of records.
     pub records: usize,
-    /// Bytes after which no further record is read (the first always is).
+    /// Maximum bytes; the first record is always read.
     pub bytes: usize,
 }
 
 impl Room {
-    /// Whether a read ended with these since there was no room for more.
+    /// Returns whether a read ended because these records reached the limits.
     pub fn is_filled_by(&self, records: &[Record]) -> bool {
         records.len() >= self.records || size_of(records) >= self.bytes
     }
 }
 
 impl Snapshot {
-    /// Begins a view; the moment is that of the first read.
+    /// Begins a snapshot; its moment is that of the first read.
     ///
     /// # Errors
     ///
-    /// No server to be had.
+    /// No server is available.
     pub async fn begin(collections: &Collections) -> Result<Self, StoreError> {
         let session = if collections.is_standalone() {
             None
@@ -109,23 +108,23 @@ impl Snapshot {
         Ok(Self { session, records: collections.records(), within_keys: false })
     }
 
-    /// Lets the next page begin behind the last record of a page, be it in the middle of a key: for
-    /// records whose keys order nothing.
+    /// Lets a page begin after any record, even within a key: for records that are not ordered by
+    /// key.
     pub fn go_on_within_keys(&mut self) {
         self.within_keys = true;
     }
 
-    /// The moment that its reads see, once there was one; `None` where they share none.
+    /// Returns the moment that its reads see, after the first one; `None` without snapshot reads.
     pub fn moment(&self) -> Option<Timestamp> {
         self.session.as_ref().and_then(ClientSession::snapshot_time)
     }
 
-    /// Whether all reads see the same moment.
+    /// Returns whether all reads see the same moment.
     pub fn is_one_moment(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Reads a stretch.
+    /// Reads a part of the outbox.
     ///
     /// # Errors
     ///
@@ -145,10 +144,10 @@ impl Snapshot {
         }
     }
 
-    /// The earliest pending records of one key in these partitions.
+    /// Returns the earliest pending records of one key in these partitions.
     ///
-    /// From its very beginning, never from a remembered `seq`: a transaction that
-    /// was slow to commit has an earlier one.
+    /// Reads from the beginning of the key, never from a remembered `seq`: a transaction that
+    /// committed late has an earlier one.
     ///
     /// # Errors
     ///
@@ -160,7 +159,7 @@ impl Snapshot {
         room: Room,
     ) -> Result<Vec<Record>, StoreError> {
         let mut parts = Vec::new();
-        for some in partitions.chunks(MERGED) {
+        for some in partitions.chunks(MAX_MERGED_PARTITIONS) {
             let filter = doc! {
                 STATUS: exactly(PENDING),
                 PARTITION: partitions_of(some, key),
@@ -173,19 +172,18 @@ impl Snapshot {
         }
         let mut parts = parts.into_iter();
         let first = parts.next().unwrap_or_default();
-        // There are two at most.
+        // At most two.
         Ok(match parts.next() {
             Some(second) => merged(first, second),
             None => first.records,
         })
     }
 
-    /// One record, if it is pending, belongs to this partition and has no key, or keys order
-    /// nothing: nothing is before it.
+    /// Returns a record if it is pending, belongs to this partition, and is not ordered by key.
     async fn record(&mut self, partition: u8, id: &RecordId) -> Result<Vec<Record>, StoreError> {
         let mut filter = doc! { ID: Bson::from(id), STATUS: exactly(PENDING) };
         if !self.within_keys {
-            // It may have been replaced since somebody saw it without one.
+            // It may have been replaced by a record with a key.
             filter.insert(KEY, doc! { "$not": { "$type": "string" } });
         }
         let room = Room { records: 1, bytes: usize::MAX };
@@ -195,7 +193,7 @@ impl Snapshot {
         Ok(found)
     }
 
-    /// The record with this id, where it has this status.
+    /// Returns the record with this id and status.
     ///
     /// # Errors
     ///
@@ -231,7 +229,7 @@ impl Snapshot {
         room: Room,
     ) -> Result<Vec<Record>, StoreError> {
         options.limit = Some(i64::try_from(room.records).unwrap_or(i64::MAX));
-        // One more than the limit, or the server keeps the cursor open.
+        // One above the limit, or the server keeps the cursor open.
         options.batch_size = Some(u32::try_from(room.records + 1).unwrap_or(u32::MAX));
         options.selection_criteria = Some(primary());
         let index = match &options.hint {
@@ -242,8 +240,8 @@ impl Snapshot {
         let reading = async {
             match &mut self.session {
                 Some(session) => {
-                    // Named here too: the session gives it only to a read that has no concern of
-                    // its own, and one that has inherited the collection's would be no snapshot.
+                    // Set here too: the session sets it only on reads without a read concern, and
+                    // the one inherited from the collection is not a snapshot.
                     options.read_concern = Some(ReadConcern::snapshot());
                     let find = self.records.find(filter).with_options(options);
                     let mut cursor = find.session(&mut *session).await?;
@@ -262,7 +260,7 @@ impl Snapshot {
     }
 }
 
-/// What a cursor has brought so far.
+/// Records that a cursor has returned so far.
 struct Gathered {
     records: Vec<Record>,
     bytes: usize,
@@ -270,7 +268,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// Takes one more; answers whether there is room for another.
+    /// Adds a record; returns whether there is room for another.
     fn has_room(&mut self, raw: &RawDocument) -> bool {
         self.bytes += raw.as_bytes().len();
         self.records.push(Record::read(raw));
@@ -278,12 +276,12 @@ impl Gathered {
     }
 }
 
-/// The bytes of these records.
+/// Returns the size of these records in bytes.
 pub fn size_of(records: &[Record]) -> usize {
     records.iter().map(Record::size).sum()
 }
 
-/// The first of these keys, as many as one command may name; one at least.
+/// Returns the first of these keys, as many as fit in one command, but at least one.
 pub fn first_keys(keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
     let mut left = KEYS_BYTES;
     let fits = |key: &Bson| {

@@ -235,7 +235,7 @@ impl Inspector {
         let mut stats = Stats::default();
         let mut total = 0;
         for group in self.aggregate("count records", pipeline, ID_INDEX).await? {
-            // A status may be text that is no UTF-8.
+            // A status can be invalid UTF-8.
             let group = decoded(&group);
             let count = number(group.get("count"));
             total += count;

@@ -1,5 +1,5 @@
-//! Records as the bytes that they are: shown as well as can be, and named by their `_id`, also
-//! where text or the name of a field is no UTF-8, which the server stores all the same.
+//! Handles records as bytes: shows them as well as possible and names them by `_id`, even if text
+//! or field names are invalid UTF-8, which the server stores.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,23 +10,23 @@ use crate::collections::{Collections, names};
 use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, STATUS};
 use crate::ids::{RAW, RecordId, raw_text};
 
-/// Levels of documents within documents that are shown; MongoDB stores no more.
-const DEEPEST: usize = 200;
+/// Maximum nesting to show; MongoDB stores no more.
+const MAX_DEPTH: usize = 200;
 
-/// A record as far as it can be shown.
+/// A record, decoded as far as possible.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// What names it.
     pub id: RawId,
-    /// Its fields. Text that is no UTF-8 has marks in place of what is wrong; in the name of a field
-    /// the bytes are written out, as `\xff`.
+    /// Its fields. Invalid UTF-8 in text becomes replacement characters; in a field name, its bytes
+    /// are written as `\xff`.
     pub document: Document,
-    /// What is wrong with it, a field each; empty for most records.
+    /// Its invalid fields; empty for most records.
     pub invalid: Vec<String>,
 }
 
 impl Shown {
-    /// Reads a record. Nothing in it can make that fail.
+    /// Reads a record. This never fails.
     pub fn read(record: &RawDocument) -> Self {
         let (document, mut invalid) = lossy(record);
         let status = document.get_str(STATUS);
@@ -39,14 +39,14 @@ impl Shown {
     }
 }
 
-/// A document as [`Shown`] has it, and what is wrong with it, a field each.
+/// Decodes a document as for [`Shown`]; returns it and its invalid fields.
 pub fn lossy(record: &RawDocument) -> (Document, Vec<String>) {
     let mut invalid = Vec::new();
-    let document = document(record.as_bytes(), "", DEEPEST, &mut invalid);
+    let document = document(record.as_bytes(), "", MAX_DEPTH, &mut invalid);
     (document, invalid)
 }
 
-/// The fields of a document that can be decoded, and the names of the others.
+/// Returns the fields that can be decoded, and the names of the others.
 pub fn decodable(record: &RawDocument) -> (Document, Vec<String>) {
     let (mut document, mut others) = (Document::new(), Vec::new());
     for element in elements(record.as_bytes()) {
@@ -60,8 +60,8 @@ pub fn decodable(record: &RawDocument) -> (Document, Vec<String>) {
     (document, others)
 }
 
-/// The `_id` of a record as its bytes, so that any record can be named, whatever it is. (Or another
-/// value by which records are sorted.)
+/// The `_id` of a record as its bytes, so that any record can be named; or another value to sort
+/// by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RawId {
     kind: u8,
@@ -69,12 +69,12 @@ pub struct RawId {
 }
 
 impl RawId {
-    /// That of a record.
+    /// Returns the id of a record.
     pub fn of(record: &RawDocument) -> Self {
         Self::field(record, ID)
     }
 
-    /// The value of another field; null where there is none.
+    /// Returns the value of another field; null if absent.
     pub fn field(record: &RawDocument, name: &str) -> Self {
         Self::find(record, name).unwrap_or(Self { kind: NULL, value: Vec::new() })
     }
@@ -85,7 +85,7 @@ impl RawId {
         Some(Self { kind: found.kind, value: found.value.to_vec() })
     }
 
-    /// The number that it is, whatever its type.
+    /// Returns the value as a number, of any numeric type.
     pub(super) fn number(&self) -> Option<f64> {
         match value(self.kind, &self.value)? {
             Bson::Int32(number) => Some(number.into()),
@@ -96,13 +96,13 @@ impl RawId {
         }
     }
 
-    /// Whether it is null, as what is absent is taken to be.
+    /// Returns whether it is null; an absent value is null.
     pub fn is_null(&self) -> bool {
         self.kind == NULL
     }
 
-    /// The ids that a text can mean, likeliest first: those of [`RecordId::readings`], and `raw:`
-    /// with what [`text`](Self::text) wrote behind it.
+    /// Returns the ids that a text can mean, likeliest first: those of [`RecordId::readings`], and
+    /// `raw:` followed by the result of [`text`](Self::text).
     pub fn readings(text: &str) -> Vec<Self> {
         let Some(raw) = text.strip_prefix(RAW) else {
             return RecordId::readings(text).iter().map(|id| Self::from(&Bson::from(id))).collect();
@@ -112,7 +112,7 @@ impl RawId {
         document.and_then(|document| Self::find(&document, ID)).into_iter().collect()
     }
 
-    /// A text that means this id and no other.
+    /// Returns a text that means this id and no other.
     pub fn text(&self) -> String {
         match self.decoded() {
             Some(RecordId::Uuid(id)) => format!("uuid:{id}"),
@@ -126,7 +126,7 @@ impl RawId {
         }
     }
 
-    /// The id, where it is one of the contract's.
+    /// Returns the id if it is of a valid kind.
     pub fn decoded(&self) -> Option<RecordId> {
         let id = RecordId::from(value(self.kind, &self.value)?);
         id.is_well_formed().then_some(id)
@@ -137,12 +137,12 @@ impl From<&Bson> for RawId {
     fn from(value: &Bson) -> Self {
         let mut document = Document::new();
         document.insert(ID, value.clone());
-        // A document of one value that was decoded can be encoded.
+        // A single decoded value can be encoded.
         Self::of(&RawDocumentBuf::try_from(&document).unwrap_or_default())
     }
 }
 
-/// Writes a document byte by byte, with ids in it: the driver's own types hold UTF-8 only.
+/// Encodes a document that contains raw ids: the driver's types hold UTF-8 only.
 #[derive(Default)]
 pub struct Writer(Vec<u8>);
 
@@ -180,13 +180,13 @@ impl Writer {
 
     /// Adds these fields.
     pub fn fields(mut self, fields: &Document) -> Self {
-        // What the caller wrote as a document is one.
+        // A `Document` can be encoded.
         let bytes = RawDocumentBuf::try_from(fields).unwrap_or_default().into_bytes();
         self.0.extend_from_slice(&bytes[4..bytes.len() - 1]);
         self
     }
 
-    /// The document.
+    /// Returns the document.
     pub fn finish(self) -> RawDocumentBuf {
         let length = i32::try_from(self.0.len() + 5).unwrap_or(i32::MAX);
         let mut bytes = length.to_le_bytes().to_vec();
@@ -195,7 +195,7 @@ impl Writer {
         RawDocumentBuf::from_bytes(bytes).unwrap_or_default()
     }
 
-    /// A command of these writes: `update` or `delete`.
+    /// Builds a command of these writes: `update` or `delete`.
     pub(crate) fn writes(
         collections: &Collections,
         command: &str,
@@ -256,7 +256,7 @@ pub(super) fn elements(document: &[u8]) -> impl Iterator<Item = Element<'_>> {
     })
 }
 
-/// How many bytes a value has.
+/// Returns the length of a value in bytes.
 fn length(kind: u8, bytes: &[u8]) -> Option<usize> {
     let stated = || {
         let length = bytes.get(..4)?.try_into().ok()?;

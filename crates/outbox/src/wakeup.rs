@@ -1,4 +1,4 @@
-//! How the relay learns that there is something to do before the timer says so.
+//! Wakes the relay before its timer does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,9 @@ use crate::ids::RecordId;
 use crate::partition;
 use crate::record::{LaneKey, Record};
 
-/// A wake-up: never the truth, only a reason to scan. Losing one costs one poll.
+/// A wake-up is only a hint to scan: a lost one costs one poll interval.
 ///
-/// Cloned to whoever may know: the closed circuit of a sink, an enqueue in this
-/// process, the change stream.
+/// Shared with the circuits of sinks, enqueues in this process, and the change stream.
 #[derive(Clone, Debug, Default)]
 pub struct Wakeup {
     inner: Arc<Inner>,
@@ -26,33 +25,33 @@ struct Inner {
     reasons: Mutex<WakeReasons>,
     saturated: watch::Sender<bool>,
     followed: AtomicBool,
-    /// What blocks keys may have changed.
+    /// Blocked keys may have changed.
     recheck: Notify,
     events: Mutex<StreamEvents>,
-    /// Events were taken: there is room for more.
+    /// Events were taken, so there is room for more.
     room: Notify,
 }
 
-/// What a change stream has said, until the relay takes it.
+/// Events of the change stream that the relay has not taken yet.
 #[derive(Debug, Default)]
 struct StreamEvents {
     waiting: VecDeque<StreamEvent>,
     bytes: usize,
 }
 
-/// Bytes of events that may wait for the relay: a few batches.
+/// Maximum bytes of waiting events: a few batches.
 const MAX_EVENT_BYTES: usize = 4 << 20;
 
-/// What a change stream says, in its order.
+/// Events of a change stream, in its order.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// It was opened: it brings whatever a snapshot of this moment does not show.
+    /// The stream was opened: it reports all that a snapshot of this moment does not show.
     Opened(Timestamp),
-    /// It is no more.
+    /// The stream ended.
     Closed,
     /// This record became pending at this moment.
     Pending(Box<Record>, Timestamp),
-    /// Something is pending in this lane, or was changed, at this moment.
+    /// A record in this lane became pending or was changed, at this moment.
     Touched {
         /// The lane's partition.
         partition: u8,
@@ -63,15 +62,15 @@ pub enum StreamEvent {
         /// When.
         at: Timestamp,
     },
-    /// This record became pending, or was changed, at this moment, and its partition is invalid: not
-    /// every such one is found by a scan.
+    /// This record, with an invalid partition, became pending or was changed at this moment. Not
+    /// every such record is found by a scan.
     Misplaced(Box<Record>, Timestamp),
-    /// Something is pending, and it is not known where.
+    /// Something is pending at an unknown place.
     Somewhere,
 }
 
 impl StreamEvent {
-    /// Where to scan for what has become pending.
+    /// Returns where to scan for the record.
     pub fn hint(&self) -> Option<ScanHint> {
         match self {
             Self::Pending(record, _) | Self::Misplaced(record, _) => {
@@ -84,7 +83,7 @@ impl StreamEvent {
         }
     }
 
-    /// The moment up to which the stream was read.
+    /// Returns the moment up to which the stream was read.
     pub fn at(&self) -> Option<Timestamp> {
         match self {
             Self::Opened(at)
@@ -105,26 +104,26 @@ impl StreamEvent {
     }
 }
 
-/// What has come since the relay was last woken.
+/// Reasons for a scan since the last wake-up.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct WakeReasons {
-    /// Whether a scan of everything was asked for.
+    /// Whether to scan everything.
     pub all: bool,
-    /// Where to scan, in the order in which they came.
+    /// Places to scan, in the order of arrival.
     pub hints: Vec<ScanHint>,
 }
 
-/// Where to scan.
+/// A place to scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanHint {
-    /// At a key.
+    /// A key.
     Key {
         /// Its partition.
         partition: u8,
         /// The key.
         key: Arc<str>,
     },
-    /// At a record without a key.
+    /// A record without a key.
     Record {
         /// Its partition.
         partition: u8,
@@ -134,7 +133,7 @@ pub enum ScanHint {
 }
 
 impl ScanHint {
-    /// At this lane, or at the only record that it can have.
+    /// Creates the hint of this lane, or of its only record.
     pub fn of(partition: u8, lane: LaneKey, id: RecordId) -> Self {
         match lane {
             LaneKey::Keyed(key) => Self::Key { partition, key },
@@ -142,12 +141,12 @@ impl ScanHint {
         }
     }
 
-    /// At a key, in the partition that is its own.
+    /// Creates the hint of a key in its own partition.
     pub fn of_key(key: &str) -> Self {
         Self::Key { partition: partition::of_key(key), key: key.into() }
     }
 
-    /// The partition that it leads to.
+    /// Returns the partition.
     pub fn partition(&self) -> u8 {
         match self {
             Self::Key { partition, .. } | Self::Record { partition, .. } => *partition,
@@ -155,30 +154,30 @@ impl ScanHint {
     }
 }
 
-/// More hints than this are a scan of everything: it finds all.
+/// Maximum number of hints; more become a scan of everything.
 const MAX_HINTS: usize = 256;
 
 impl Wakeup {
-    /// Asks for a scan of everything.
+    /// Requests a scan of everything.
     pub fn all(&self) {
         self.reasons().all = true;
         self.inner.notify.notify_one();
     }
 
-    /// An operator has changed records: asks for a scan of everything, and for a round of rechecks
-    /// of the blocked keys.
+    /// Requests a scan of everything and a recheck of blocked keys, after an operator changed
+    /// records.
     pub fn changed(&self) {
         self.inner.recheck.notify_one();
         self.all();
     }
 
-    /// Resolves when blocked keys are to be rechecked, or at once when that was asked for since the
-    /// last call.
+    /// Resolves when a recheck of blocked keys is requested, or at once if it was since the last
+    /// call.
     pub async fn until_changed(&self) {
         self.inner.recheck.notified().await;
     }
 
-    /// Asks for a scan of one place.
+    /// Requests a scan of one place.
     pub fn at(&self, hint: ScanHint) {
         {
             let mut reasons = self.reasons();
@@ -191,7 +190,7 @@ impl Wakeup {
         self.inner.notify.notify_one();
     }
 
-    /// Tells what a change stream says.
+    /// Adds an event of the change stream.
     pub fn tell(&self, event: StreamEvent) {
         {
             let mut events = self.events();
@@ -208,41 +207,41 @@ impl Wakeup {
         }
     }
 
-    /// Takes what a change stream has said.
+    /// Takes the waiting events.
     pub fn take_events(&self) -> VecDeque<StreamEvent> {
         let taken = std::mem::take(&mut *self.events());
         self.inner.room.notify_one();
         taken.waiting
     }
 
-    /// Resolves at the next wake-up, or at once when one came since the last call.
+    /// Resolves at the next wake-up, or at once if one came since the last call.
     pub async fn woken(&self) {
         self.inner.notify.notified().await;
     }
 
-    /// Takes what has come.
+    /// Takes the reasons so far.
     pub fn take(&self) -> WakeReasons {
         std::mem::take(&mut self.reasons())
     }
 
-    /// The relay tells whether its batches come back full, so that nothing needs to wake it.
+    /// Sets whether the relay's batches are full, so that it does not depend on wake-ups.
     pub fn set_saturated(&self, saturated: bool) {
         self.inner.saturated.send_if_modified(|was| std::mem::replace(was, saturated) != saturated);
     }
 
-    /// Resolves as soon as that is so.
+    /// Resolves as soon as saturation has this value.
     pub async fn until_saturated(&self, saturated: bool) {
         let mut watched = self.inner.saturated.subscribe();
-        // The sender is this very value.
+        // `self` owns the sender, so the channel stays open.
         let _ = watched.wait_for(|is| *is == saturated).await;
     }
 
-    /// Whoever wakes tells whether it is at work: the relay need not scan often by itself.
+    /// Sets whether the change stream is connected: the relay then polls less often.
     pub fn set_followed(&self, followed: bool) {
         self.inner.followed.store(followed, Ordering::Relaxed);
     }
 
-    /// Whether what is inserted wakes the relay.
+    /// Returns whether inserts wake the relay.
     pub fn is_followed(&self) -> bool {
         self.inner.followed.load(Ordering::Relaxed)
     }
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_everything_is_not_forgotten_for_a_hint() {
+    fn scan_of_everything_is_kept_when_a_hint_follows() {
         let wakeup = Wakeup::default();
 
         wakeup.all();
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn more_hints_than_are_kept_are_a_look_at_everything() {
+    fn too_many_hints_become_a_scan_of_everything() {
         let wakeup = Wakeup::default();
 
         (0..MAX_HINTS).for_each(|number| wakeup.at(hint(number)));

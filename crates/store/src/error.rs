@@ -121,16 +121,16 @@ impl StoreError {
             }
             _ => return self.to_string(),
         };
-        let (name, told) = match source.kind.as_ref() {
+        let (name, message) = match source.kind.as_ref() {
             ErrorKind::Command(command) => (command.code_name.as_str(), command.message.clone()),
             _ => ("", words(source)),
         };
-        let told = match told.char_indices().nth(LONGEST) {
-            Some((end, _)) => format!("{}…", &told[..end]),
-            None => told,
+        let message = match message.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &message[..end]),
+            None => message,
         };
         let colon = if name.is_empty() { "" } else { ": " };
-        format!("failed to {action}: {name}{colon}{told}")
+        format!("failed to {action}: {name}{colon}{message}")
     }
 
     /// Returns the server's error code, if any.

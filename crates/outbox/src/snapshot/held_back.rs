@@ -1,4 +1,5 @@
-//! What holds keys back: records with an invalid partition, dead ones, and the heads of blocked keys.
+//! Reads what blocks keys: records with an invalid partition, dead ones, and the first records of
+//! blocked keys.
 
 use std::collections::HashMap;
 
@@ -18,14 +19,13 @@ use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX, Room, Snapshot, lane_order};
 pub struct Dead {
     /// Its `_id`.
     pub id: RecordId,
-    /// The partition that it belongs to.
+    /// Its partition.
     pub partition: u8,
 }
 
 impl Snapshot {
-    /// Of each of these lanes what is pending up to a `seq`, without payloads, in no order: as a
-    /// rule one record a lane, by one key of the index. Twice as many as lanes at most.
-    ///
+    /// Returns what is pending in each of these lanes up to a `seq`, without payloads, unordered:
+    /// usually one record per lane, at most twice as many as lanes.
     /// # Errors
     ///
     /// Those of the store.
@@ -48,13 +48,13 @@ impl Snapshot {
         self.find_with("read the heads of blocked keys", filter, options, room).await
     }
 
-    /// Pending records with an invalid partition: those of everybody, which the relay must correct
-    /// before it delivers them, and which hold back what is behind them in their keys. Those with
-    /// one of `keys` or `ids` are left out.
+    /// Returns pending records with an invalid partition, of all instances. The relay must correct
+    /// them before delivery, and they block later records of their keys. Records with one of `keys`
+    /// or `ids` are left out.
     ///
-    /// That is `partition` negative, above 255 or not a number. Two kinds take too many seeks to be
-    /// asked for in every look, and are left to [`all_misplaced`](Self::all_misplaced): fractions
-    /// between 0 and 255, and arrays.
+    /// Finds a `partition` that is negative, above 255 or not a number. Fractions between 0 and 255
+    /// and arrays take too many seeks for every scan: [`all_misplaced`](Self::all_misplaced) finds
+    /// them.
     ///
     /// # Errors
     ///
@@ -74,10 +74,10 @@ impl Snapshot {
         self.unplaced("read records with an invalid partition", filter, limit).await
     }
 
-    /// Of some keys the earliest records with an invalid partition, as many as the limit permits.
+    /// Returns the earliest records of some keys with an invalid partition, up to a limit.
     ///
-    /// A key that is in the answer is there with its earliest record. One that is not has none,
-    /// unless the answer is as long as the limit.
+    /// Each key in the result has its earliest such record. A key that is missing has none, unless
+    /// the result reached the limit.
     ///
     /// # Errors
     ///
@@ -95,9 +95,8 @@ impl Snapshot {
         self.unplaced("read records of some keys with an invalid partition", filter, limit).await
     }
 
-    /// Pending records whose `partition` is neither absent nor an integral number from 0 to 255,
-    /// all kinds of them, but for those with one of `ids`. It visits each partition that has
-    /// anything pending.
+    /// Returns pending records with any kind of invalid `partition`, without those with one of
+    /// `ids`. It seeks to each partition with pending records.
     ///
     /// # Errors
     ///
@@ -116,7 +115,7 @@ impl Snapshot {
         self.unplaced("read all records with an invalid partition", filter, limit).await
     }
 
-    /// What a correction needs to know of records, in the order of their partition, key and `seq`.
+    /// Returns the fields that a correction needs, ordered by partition, key and `seq`.
     async fn unplaced(
         &mut self,
         action: &'static str,
@@ -132,7 +131,8 @@ impl Snapshot {
         self.find_with(action, filter, options, room).await
     }
 
-    /// Keys that a dead record blocks (`on_dead = "block"`), and which; `keys` narrows it to those.
+    /// Returns keys that a dead record blocks (`on_dead = "block"`), and that record; `keys`
+    /// restricts them.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl Snapshot {
         Ok(dead.collect())
     }
 
-    /// Those of these records that are pending, without payloads; of some bytes at most.
+    /// Returns which of these records are pending, without payloads, up to a number of bytes.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl Snapshot {
         self.find_with("read records that wait", filter, options, room).await
     }
 
-    /// Which of these dead records block a key, and which key.
+    /// Returns which of these dead records block a key, and which key.
     ///
     /// # Errors
     ///
@@ -194,9 +194,9 @@ impl Snapshot {
     }
 }
 
-/// Everything that sorts before 0, and what is not a number, but for what is absent. The server
-/// makes one scan of it and of [`above`], with three intervals: `{$not: {$gte: 0, $lte: 255}}` would
-/// be a scan of everything.
+/// Matches everything below 0 and what is not a number, except absent values. The server makes one
+/// scan of it and [`above`], with three intervals; `{$not: {$gte: 0, $lte: 255}}` would scan
+/// everything.
 fn below() -> Document {
     doc! { PARTITION: { "$not": { "$gte": 0 }, "$ne": Bson::Null } }
 }

@@ -1,4 +1,4 @@
-//! A stretch of the index, and of its keys what they have elsewhere.
+//! Reads pages: a part of the index, and what its keys have in the other range.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,36 +13,35 @@ use crate::position::{KeyKind, Place, Position, Range, Segment};
 use crate::record::{LaneKey, Placement, Record};
 use crate::snapshot::{QUESTIONS, Room, Snapshot, first_keys, lane_order, size_of};
 
-/// A stretch of `lane_idx`, in its order.
+/// A page of `lane_idx`, in its order.
 #[derive(Debug)]
 pub struct Page {
-    /// What was read: of each key the earliest pending records, without a gap.
+    /// The earliest pending records of each key, without a gap.
     pub records: Vec<Record>,
-    /// Where the next page begins; `None` when the last partition's end was reached.
+    /// Where the next page begins; `None` at the end of the last partition.
     pub next: Option<Position>,
-    /// Whether it ended since it had no room for more.
+    /// Whether it ended because it was full.
     pub is_full: bool,
-    /// Keys that are left out, since what they have in the other range was not to be had with a few
-    /// reads.
+    /// Keys that are left out, because the other range takes too many reads.
     pub skipped: Vec<LaneKey>,
-    /// Whether the pages before and after it show all that there is: a page that is full of what has
-    /// no place to go on from hides what is behind.
+    /// Whether this page and the others show everything: a full page of records without a valid
+    /// position hides what follows.
     pub is_all: bool,
 }
 
-/// What a page need not show.
+/// What a page leaves out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PassOver {
     /// The keys.
     pub keys: Vec<Bson>,
-    /// The place, included, up to which these are all; `None` where they are all that there are.
+    /// The last place (inclusive) that the keys cover; `None` if they cover all.
     pub until: Option<Place>,
 }
 
 impl Snapshot {
-    /// Reads on from `from`, passing over what is said: records without a partition that belong to
-    /// one in `owned`, or those that name one of them. What the keys have in the other range is
-    /// among them.
+    /// Reads a page from `from` without `pass_over`: records without a partition that belong to one
+    /// in `owned`, or records that name one of those. It includes what its keys have in the other
+    /// range.
     ///
     /// # Errors
     ///
@@ -81,7 +80,8 @@ impl Snapshot {
         let is_all = !(is_full && records.last().is_some_and(hides));
         let next = match (is_full, &pass_over.until) {
             (true, _) => {
-                // One that is in this place by an element of an array names no place to go on from.
+                // A record that is indexed here by an array element has no position to continue
+                // from.
                 let is_placed = |record: &&Record| record.placement != Placement::Invalid;
                 let placed = records.iter().rev().find(is_placed);
                 placed.and_then(|record| Position::after(record, self.within_keys))
@@ -100,8 +100,8 @@ impl Snapshot {
         Ok(Page { records, next, is_full, skipped, is_all })
     }
 
-    /// Adds to a page what its keys have in the other range: of each key the leading records of
-    /// both. Keys of which that is not to be had with a few reads are left out.
+    /// Merges what the keys of a page have in the other range: the leading records of both. Keys
+    /// that take too many reads are left out.
     async fn with_the_rest(
         &mut self,
         page: Vec<Record>,
@@ -116,7 +116,7 @@ impl Snapshot {
             if is_unstamped && !owned.contains(&record.partition) {
                 continue;
             }
-            // A key may lie in two partitions, one right behind the other.
+            // A key can be in two adjacent partitions.
             let place = (record.lane.clone(), Range::of(&record));
             match lanes.last_mut().filter(|(before, _)| *before == place) {
                 Some((_, part)) => part.records.push(record),
@@ -126,7 +126,7 @@ impl Snapshot {
                 }
             }
         }
-        // A key that its producer has put into another partition has nothing in the other range.
+        // A key in a foreign partition has nothing in the other range.
         let is_mixed = |part: &Part| match part.records.first() {
             Some(first) => first.partition == first.hashed_partition(),
             None => false,
@@ -152,7 +152,7 @@ impl Snapshot {
         Ok((records, skipped))
     }
 
-    /// What these keys have where a page did not look, and the keys of which that is not known.
+    /// Reads what these keys have in the other range, and returns the keys that stay unknown.
     async fn other_range(
         &mut self,
         keys: BTreeSet<Arc<str>>,
@@ -160,7 +160,7 @@ impl Snapshot {
         room: Room,
     ) -> Result<(HashMap<Arc<str>, Part>, BTreeSet<Arc<str>>), StoreError> {
         let mut parts: HashMap<Arc<str>, Part> = HashMap::new();
-        // In the order of the read.
+        // In the order of the index.
         let place = |key: &Arc<str>| {
             if is_unstamped {
                 (Range::Partition(partition::of_key(key)), key.clone())
@@ -215,7 +215,7 @@ impl Snapshot {
             unknown = beyond.into_iter().filter(|(place, _)| *place != reached).collect();
             for record in read {
                 let LaneKey::Keyed(key) = &record.lane else { continue };
-                // What another key's partition was asked for.
+                // This partition was read for another key.
                 if record.placement == Placement::Invalid
                     || record.partition != record.hashed_partition()
                 {
@@ -233,7 +233,7 @@ impl Snapshot {
 fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
     let mut filter = doc! { STATUS: exactly(PENDING), PARTITION: segment.partitions };
     let mut key = segment.key.unwrap_or_default();
-    // An equality on key needs no list: it is never a key to be passed over.
+    // A read of one key never has a key to skip.
     if !key.contains_key("$eq") && !segment.is_behind_text {
         let mut nin = key.get_array("$nin").cloned().unwrap_or_default();
         nin.extend_from_slice(pass_over);
@@ -247,7 +247,7 @@ fn pending(segment: Segment, pass_over: &[Bson]) -> Document {
         filter.insert(KEY, key);
     }
     if segment.is_behind_text {
-        // Nothing else compares across types, and by the index.
+        // Only this form compares across types and uses the index.
         filter.insert("$expr", doc! { "$gte": [format!("${KEY}"), { "$literal": {} }] });
     }
     if let Some(after) = segment.seq_after {

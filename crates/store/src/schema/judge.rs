@@ -125,7 +125,7 @@ fn definition(entry: &Document) -> BTreeMap<String, Bson> {
 fn plain(value: &Bson) -> Bson {
     match value {
         Bson::Int32(number) => Bson::Int64(i64::from(*number)),
-        // A fraction becomes a negative number, which is never expected.
+        // A fraction stays a double, which differs from every expected value.
         Bson::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
             Bson::Int64(*number as i64)
         }
