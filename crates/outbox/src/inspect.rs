@@ -32,10 +32,6 @@ impl Inspector {
     }
 
     /// Returns the record with the first of these ids that exists.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn show(&self, ids: &[RawId]) -> Result<Option<Shown>, StoreError> {
         for id in ids {
             let filter = Writer::default().element(id, ID).finish();

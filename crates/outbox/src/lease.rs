@@ -130,7 +130,7 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store, after one retry; nothing may be published then. What the lease holds is
+    /// [`StoreError`], after one retry; nothing may be published then. What the lease holds is
     /// unknown, unless MongoDB rejects the command: [`release`](Self::release) it.
     pub async fn lease(&self, lease: LeaseId, request: &LeaseRequest) -> Result<Grant, StoreError> {
         let LeaseRequest { touched, untouched, dead_owners } = request;
@@ -166,7 +166,7 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store; the lease keeps its end.
+    /// [`StoreError`]; the lease keeps its end.
     pub async fn renew(&self, lease: LeaseId, ids: &[RecordId]) -> Result<u64, StoreError> {
         let statement = doc! {
             "q": { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING },
@@ -177,10 +177,6 @@ impl Leaser {
     }
 
     /// Returns which of `ids` the lease holds, read from the primary.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn held(
         &self,
         lease: LeaseId,
@@ -208,7 +204,7 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store; the lease may still hold them.
+    /// [`StoreError`]; the lease may still hold them.
     pub async fn release(&self, lease: LeaseId, ids: &[RecordId]) -> Result<bool, StoreError> {
         let action = "release a lease of unknown outcome";
         let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };

@@ -231,10 +231,6 @@ impl Filter {
 impl Inspector {
     /// Returns a page of records, without payload and headers, after a position: the `next` of a
     /// page, or an id.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn list(
         &self,
         filter: &Filter,

@@ -38,7 +38,7 @@ pub struct Pruned {
 ///
 /// # Errors
 ///
-/// Those of the store; what was removed stays removed, and a retry is safe.
+/// [`StoreError`]; what was removed stays removed, and a retry is safe.
 pub async fn prune(
     collections: &Collections,
     over: Over,

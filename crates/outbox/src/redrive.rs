@@ -185,7 +185,7 @@ impl Redriver {
     ///
     /// # Errors
     ///
-    /// Those of the store: the outcome is unknown, and a retry is safe.
+    /// [`StoreError`]: the outcome is unknown, and a retry is safe.
     pub async fn one(
         &self,
         redrive: Redrive,
@@ -218,10 +218,6 @@ impl Redriver {
     }
 
     /// Returns the result that [`one`](Self::one) would have now; changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn would(
         &self,
         redrive: Redrive,
@@ -239,10 +235,6 @@ impl Redriver {
     }
 
     /// Returns how many records a redrive of many would change now.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn matching(&self, chosen: &Chosen) -> Result<u64, StoreError> {
         let records = self.collections.records();
         let counting = records.count_documents(chosen.filter());
@@ -256,7 +248,7 @@ impl Redriver {
     ///
     /// # Errors
     ///
-    /// Those of the store; what was changed stays changed, and a retry is safe.
+    /// [`StoreError`]; what was changed stays changed, and a retry is safe.
     pub async fn all(&self, redrive: Redrive, chosen: &Chosen) -> Result<Redriven, StoreError> {
         let records = self.collections.records();
         let mut filter = chosen.filter();

@@ -87,7 +87,7 @@ impl Repairs {
     ///
     /// # Errors
     ///
-    /// Those of the store; a later scan finds what was not repaired.
+    /// [`StoreError`]; a later scan finds what was not repaired.
     pub async fn repair<'a>(&self, records: &[&'a Record]) -> Result<Repaired<'a>, StoreError> {
         let mut repaired = Repaired::default();
         let (no_seq, misplaced): (Vec<_>, Vec<_>) =
@@ -169,7 +169,7 @@ impl Repairs {
     ///
     /// # Errors
     ///
-    /// Those of the store; records that were not promoted stay due.
+    /// [`StoreError`]; records that were not promoted stay due.
     pub async fn promote(
         &self,
         limit: usize,
@@ -212,10 +212,6 @@ impl Repairs {
     /// Marks a quarantined record dead that has used up its attempts, unless its lease changed
     /// meanwhile. `is_owner_dead`: the lease may not have expired, but its owner is dead. Returns
     /// whether the record was changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mark_expired_dead(
         &self,
         record: &Record,
@@ -253,10 +249,6 @@ impl Repairs {
 
     /// Marks an unfit pending record dead, with as much of the reason as fits. Returns whether the
     /// record was changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mark_unfit_dead(
         &self,
         record: &Record,
@@ -292,10 +284,6 @@ impl Repairs {
 
     /// Marks a record dead that has no room for lease fields, with as much of the reason as fits.
     /// Returns whether the record was changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mark_oversized_dead(
         &self,
         id: &RecordId,

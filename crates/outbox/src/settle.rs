@@ -108,7 +108,7 @@ impl Settlements {
     ///
     /// # Errors
     ///
-    /// Those of the store: the outcome of the batch is unknown; retry it.
+    /// [`StoreError`]: the outcome of the batch is unknown; retry it.
     pub async fn write(&self, batch: &[Settlement]) -> Result<Unsettled, StoreError> {
         let (gone, kept): (Vec<_>, Vec<_>) = batch
             .iter()

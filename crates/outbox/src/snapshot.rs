@@ -125,10 +125,6 @@ impl Snapshot {
     }
 
     /// Reads a part of the outbox.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn read(
         &mut self,
         stretch: &Stretch<'_>,
@@ -148,10 +144,6 @@ impl Snapshot {
     ///
     /// Reads from the beginning of the key, never from a remembered `seq`: a transaction that
     /// committed late has an earlier one.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn lane(
         &mut self,
         partitions: &[u8],
@@ -194,10 +186,6 @@ impl Snapshot {
     }
 
     /// Returns the record with this id and status.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn by_id(
         &mut self,
         id: &RecordId,

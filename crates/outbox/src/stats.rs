@@ -158,10 +158,6 @@ impl Mismatches {
 impl Inspector {
     /// Counts records by status: each record if there are few, else pending, scheduled and dead
     /// ones by index up to [`EXACT`], and done ones as the rest.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
         let total = self.total().await?;
         if total <= EXACT
@@ -254,10 +250,6 @@ impl Inspector {
     }
 
     /// Counts pending, scheduled and dead records by index, up to ten million each.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         let (pending, oldest_pending) = self.pending(MAX_GAUGE_COUNT).await?;
         Ok(Backlog {
@@ -289,10 +281,6 @@ impl Inspector {
     /// the next step begins; `None` at the end.
     ///
     /// No index covers them: it would add to the cost of every write.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn invalid(&self, after: Option<&RawId>) -> Result<(u64, Option<RawId>), StoreError> {
         let end = self.step(after).await?;
         let mut within = between(after, end.as_ref());
@@ -327,10 +315,6 @@ impl Inspector {
     }
 
     /// Returns the largest groups of pending and of dead records.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn groups(&self, by: GroupBy, top: u32) -> Result<Groups, StoreError> {
         let value = match by {
             GroupBy::Type => Bson::String(format!("${TYPE}")),
@@ -368,10 +352,6 @@ impl Inspector {
     /// their key.
     ///
     /// `$sample` took a minute after a large deletion.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mismatches(&self) -> Result<Mismatches, StoreError> {
         let mut mismatches = Mismatches::default();
         // Each call samples another part of the partitions.

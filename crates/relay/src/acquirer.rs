@@ -91,7 +91,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
     ///
     /// # Errors
     ///
-    /// Errors of the store. Records that were leased nevertheless stay leased until the lease
+    /// [`StoreError`]. Records that were leased nevertheless stay leased until the lease
     /// expires.
     pub async fn acquire(
         &self,
@@ -106,10 +106,6 @@ impl<'a, S: Sink> Acquirer<'a, S> {
 
     /// Leases one record by itself, for a registered lane. Returns `None` if it could not be
     /// leased.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(super) async fn acquire_one(
         &self,
         lane: Arc<Lane>,

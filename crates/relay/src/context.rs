@@ -164,10 +164,6 @@ impl<S> RelayContext<S> {
     }
 
     /// Reads the complete record with this id, if it has this status.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(crate) async fn read(
         &self,
         id: &RecordId,

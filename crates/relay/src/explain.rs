@@ -133,10 +133,6 @@ pub struct Explainer {
 impl Explainer {
     /// Explains why `record` waits; `None` if it does not: it is done or dead, or will never be
     /// delivered.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub async fn explain(&self, record: &Document) -> Result<Option<Waiting>, StoreError> {
         let now = ServerClock::asked(self.collections.database()).await?;
         match record.get_str(STATUS) {

@@ -98,10 +98,6 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     ///
     /// The record was the head of its key when it was read, and later records of the key are behind
     /// it. So only the record itself is read again.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub async fn deliver(
         &self,
         candidate: Candidate,

@@ -168,7 +168,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
     ///
     /// # Errors
     ///
-    /// Errors of the store. Nothing has changed then. After a stop it has found nothing.
+    /// [`StoreError`]. Nothing has changed then. After a stop it has found nothing.
     pub async fn scan(
         &self,
         scope: ScanScope,

@@ -233,10 +233,6 @@ fn kind(hello: &Document) -> Result<Topology, StoreError> {
 }
 
 /// Runs a command on the primary.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn ask(
     database: &Database,
     action: &'static str,

@@ -16,10 +16,6 @@ pub fn options() -> bson::Document {
 
 /// Returns everything that a `find` or `aggregate` with [`options`] finds. The driver's own methods
 /// support UTF-8 only.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn all(
     database: &Database,
     action: &'static str,

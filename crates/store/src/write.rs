@@ -33,7 +33,7 @@ pub struct Written {
 ///
 /// # Errors
 ///
-/// Those of the store. If the write concern is not reached in time, the outcome is unknown.
+/// [`StoreError`]. If the write concern is not reached in time, the outcome is unknown.
 pub async fn update(
     database: &Database,
     collection: &str,

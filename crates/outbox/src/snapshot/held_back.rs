@@ -26,9 +26,6 @@ pub struct Dead {
 impl Snapshot {
     /// Returns what is pending in each of these lanes up to a `seq`, without payloads, unordered:
     /// usually one record per lane, at most twice as many as lanes.
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn fronts(
         &mut self,
         lanes: &[(u8, &str, Timestamp)],
@@ -55,10 +52,6 @@ impl Snapshot {
     /// Finds a `partition` that is negative, above 255 or not a number. Fractions between 0 and 255
     /// and arrays take too many seeks for every scan: [`all_misplaced`](Self::all_misplaced) finds
     /// them.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn misplaced(
         &mut self,
         keys: &[Bson],
@@ -78,10 +71,6 @@ impl Snapshot {
     ///
     /// Each key in the result has its earliest such record. A key that is missing has none, unless
     /// the result reached the limit.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn misplaced_of(
         &mut self,
         keys: &[Bson],
@@ -97,10 +86,6 @@ impl Snapshot {
 
     /// Returns pending records with any kind of invalid `partition`, without those with one of
     /// `ids`. It seeks to each partition with pending records.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn all_misplaced(
         &mut self,
         ids: &[Bson],
@@ -133,10 +118,6 @@ impl Snapshot {
 
     /// Returns keys that a dead record blocks (`on_dead = "block"`), and that record; `keys`
     /// restricts them.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn blocked(
         &mut self,
         keys: Option<&[Bson]>,
@@ -160,10 +141,6 @@ impl Snapshot {
     }
 
     /// Returns which of these records are pending, without payloads, up to a number of bytes.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn waiting(&mut self, ids: &[Bson], bytes: usize) -> Result<Vec<Record>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, STATUS: exactly(PENDING) };
         let room = Room { records: ids.len().max(1), bytes };
@@ -175,10 +152,6 @@ impl Snapshot {
     }
 
     /// Returns which of these dead records block a key, and which key.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn still_blocking(
         &mut self,
         ids: &[Bson],

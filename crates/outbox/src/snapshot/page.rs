@@ -45,7 +45,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// Those of the store; a snapshot that is too old or unavailable is transient.
+    /// [`StoreError`]; a snapshot that is too old or unavailable is transient.
     pub async fn page(
         &mut self,
         from: &Position,

@@ -214,10 +214,6 @@ impl Fleet {
     }
 
     /// Reads everything.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn view(&self) -> Result<View, StoreError> {
         // The state that a relay reports is for operators, and larger than the rest.
         let control = doc! { KIND: SWITCH, names::IS_OLD: names::is_old() };
@@ -258,7 +254,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// Those of the store; some assignments may be written.
+    /// [`StoreError`]; some assignments may be written.
     pub async fn assign(
         &self,
         partitions: &[u8],
@@ -311,10 +307,6 @@ impl Fleet {
     }
 
     /// Removes the documents with stale heartbeats, but none with an unreadable heartbeat.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn forget_stale(&self) -> Result<(), StoreError> {
         let instances = self.collections.collection(collections::INSTANCES);
         let readable = doc! { "$in": [{ "$type": "$lastHeartbeat" }, ["date", "missing"]] };
@@ -330,10 +322,6 @@ impl Fleet {
 
     /// Reads the instances' documents with `stale` and `partitionsOwned`, and with `invalid` for fields
     /// that cannot be decoded.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn instances(&self) -> Result<Vec<Document>, StoreError> {
         let owned = doc! { "$lookup": {
             "from": self.collections.name(collections::ASSIGNMENTS),
@@ -352,10 +340,6 @@ impl Fleet {
 
     /// Reads the assignments with the `hostname` of the instance, and with `invalid` for fields that
     /// cannot be decoded.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn partitions(&self) -> Result<Vec<Document>, StoreError> {
         let instance = doc! { "$lookup": {
             "from": self.collections.name(collections::INSTANCES),
@@ -371,10 +355,6 @@ impl Fleet {
     }
 
     /// Pauses or resumes all instances, until the next call; restarts do not change it.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
         let switches = self.collections.collection(collections::CONTROL);
         let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];

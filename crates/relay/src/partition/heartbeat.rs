@@ -238,7 +238,7 @@ impl Heartbeat {
     ///
     /// # Errors
     ///
-    /// Those of the store. Peers then remove the document once it is stale.
+    /// [`StoreError`]. Peers then remove the document once it is stale.
     pub async fn leave(&self, deadline: Instant) -> Result<(), StoreError> {
         let instances = self.instances();
         let leaving = async {

@@ -174,10 +174,6 @@ pub(super) fn is_old() -> Document {
 }
 
 /// Reads the instance that holds a name, with read concern `majority`.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn holder(
     collections: &Collections,
     name: &str,
@@ -193,7 +189,7 @@ pub async fn holder(
 ///
 /// # Errors
 ///
-/// Those of the store. The next instance of the name then writes a question.
+/// [`StoreError`]. The next instance of the name then writes a question.
 pub async fn give_up(
     collections: &Collections,
     name: &str,
@@ -237,10 +233,6 @@ pub async fn keep(collections: Collections, name: String, instance: InstanceId) 
 ///
 /// Reads the documents before the holder, and removes them by id: MongoDB may apply the removal much
 /// later, when a successor of this instance has a document.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn remove_predecessors(
     collections: &Collections,
     name: &str,

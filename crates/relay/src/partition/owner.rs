@@ -72,10 +72,6 @@ fn text(id: Option<&Bson>) -> String {
 }
 
 /// Finds the instance that delivers the records of `partition`.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn of_partition(
     collections: &Collections,
     partition: u8,

@@ -46,10 +46,6 @@ impl Layout {
     ///
     /// An existing validator or the lack of one is not a difference, since a collection keeps it.
     /// Neither are other objects in the database.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn verify(&self) -> Result<Vec<Difference>, SchemaError> {
         let found = Found::look(self).await?;
         let of_collections = self.parts.iter().filter_map(|part| collection(part, &found));
