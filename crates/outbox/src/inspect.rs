@@ -66,7 +66,7 @@ impl Inspector {
             .count_documents(conditions.clone())
             .limit(limit)
             .hint(Hint::Name(index.to_owned()));
-        let counted = within("count records", limits::SURVEY, counting.into_future());
+        let counted = within("count records", limits::REPORT_TIMEOUT, counting.into_future());
         self.collections.by_index(index, counted).await
     }
 
@@ -74,7 +74,7 @@ impl Inspector {
     pub(super) async fn total(&self) -> Result<u64, StoreError> {
         let records = self.collections.records();
         let counting = records.estimated_document_count();
-        within("count records", limits::BATCH, counting.into_future()).await
+        within("count records", limits::BATCH_TIMEOUT, counting.into_future()).await
     }
 }
 

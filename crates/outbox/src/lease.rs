@@ -7,9 +7,9 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
-use postrider_store::codes::TOO_LARGE;
+use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::connect::primary;
-use postrider_store::write::{Certainty, Written, update};
+use postrider_store::write::{AckLevel, Written, update};
 use postrider_store::{StoreError, limits, within};
 
 use crate::collections::{Collections, names};
@@ -191,7 +191,7 @@ impl Leaser {
             .read_concern(ReadConcern::local())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read back a lease", limits::BATCH, reading).await?;
+        let found = within("read back a lease", limits::BATCH_TIMEOUT, reading).await?;
         Ok(found
             .into_iter()
             .filter_map(|mut document| document.remove(ID))
@@ -218,7 +218,7 @@ impl Leaser {
         };
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
-        let written = update(database, &name, action, vec![statement], Certainty::Majority).await?;
+        let written = update(database, &name, action, vec![statement], AckLevel::Majority).await?;
         if let Some((_, code)) = written.failed.first() {
             return Err(StoreError::Refused { action, code: *code });
         }
@@ -228,7 +228,7 @@ impl Leaser {
             .projection(doc! { ID: 1 })
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
-        Ok(within(action, limits::BATCH, find.into_future()).await?.is_none())
+        Ok(within(action, limits::BATCH_TIMEOUT, find.into_future()).await?.is_none())
     }
 
     /// Leases the rest of a failed statement one by one, to find the record that failed it.
@@ -244,7 +244,7 @@ impl Leaser {
         let written = self.send(missing.iter().map(statement).collect()).await?;
         for (index, code) in written.failed {
             let Some(id) = missing.get(index) else { continue };
-            if TOO_LARGE.contains(&code) {
+            if TOO_LARGE_CODES.contains(&code) {
                 grant.oversized.push(id.clone())
             } else {
                 _ = grant.refused.insert(id.clone(), code)
@@ -257,7 +257,7 @@ impl Leaser {
     async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
-        update(database, &name, "lease records", statements, Certainty::Primary).await
+        update(database, &name, "lease records", statements, AckLevel::Primary).await
     }
 
     /// Builds the first lease of records without lease fields: it costs MongoDB a quarter less than

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{DateTime, doc};
 use mongodb::options::Hint;
-use postrider_store::write::{self, Certainty};
+use postrider_store::write::{self, AckLevel};
 use postrider_store::{ServerClock, StoreError, limits, within};
 
 use crate::collections::{Collections, names};
@@ -62,14 +62,14 @@ pub async fn prune(
         .sort(doc! { date: 1 })
         .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
         .hint(Hint::Name(index.to_owned()));
-    let found = within("choose records", limits::SURVEY, find.into_future());
+    let found = within("choose records", limits::REPORT_TIMEOUT, find.into_future());
     let mut cursor = collections.by_index(index, found).await?;
     let mut pruned = Pruned::default();
     let mut more = true;
     while more {
         let mut ids = Vec::new();
         while more && ids.len() < BATCH_SIZE {
-            more = within("choose records", limits::SURVEY, cursor.advance()).await?;
+            more = within("choose records", limits::REPORT_TIMEOUT, cursor.advance()).await?;
             if more {
                 ids.push(RawId::of(cursor.current()));
             }
@@ -82,7 +82,7 @@ pub async fn prune(
         let command = Writer::default()
             .fields(&doc! { "delete": collections.name(names::RECORDS) })
             .documents("deletes", &[statement])
-            .fields(&write::options(Certainty::Majority));
+            .fields(&write::options(AckLevel::Majority));
         let deleted =
             write::send(collections.database(), "prune records", command.finish()).await?;
         pruned.removed += deleted.matched;
@@ -92,7 +92,8 @@ pub async fn prune(
         blocking.insert(BLOCKS, true);
         let counting = records.count_documents(blocking);
         let counting = counting.hint(Hint::Name(index.to_owned()));
-        pruned.blocking = within("count records", limits::SURVEY, counting.into_future()).await?;
+        pruned.blocking =
+            within("count records", limits::REPORT_TIMEOUT, counting.into_future()).await?;
     }
     Ok(pruned)
 }

@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
-use postrider_store::codes::TOO_LARGE;
+use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::dates::rfc3339;
 use postrider_store::text::bounded;
-use postrider_store::write::{self, Certainty, Written};
+use postrider_store::write::{self, AckLevel, Written};
 use postrider_store::{ServerClock, StoreError, limits, within};
 
 use crate::collections::Collections;
@@ -112,7 +112,7 @@ impl Redriven {
     }
 
     fn note_failed(&mut self, code: i32) {
-        if TOO_LARGE.contains(&code) {
+        if TOO_LARGE_CODES.contains(&code) {
             self.too_large += 1
         } else {
             (self.refused, self.code) = (self.refused + 1, Some(code))
@@ -201,7 +201,7 @@ impl Redriver {
             match (written.matched, written.failed.first()) {
                 (1.., _) => return Ok(Ok(())),
                 (0, Some((_, code))) => {
-                    return Ok(Err(if TOO_LARGE.contains(code) {
+                    return Ok(Err(if TOO_LARGE_CODES.contains(code) {
                         Refusal::TooLarge
                     } else {
                         Refusal::Server(*code)
@@ -239,7 +239,7 @@ impl Redriver {
         let records = self.collections.records();
         let counting = records.count_documents(chosen.filter());
         let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
-        let counted = within("count records", limits::SURVEY, counting.into_future());
+        let counted = within("count records", limits::REPORT_TIMEOUT, counting.into_future());
         self.collections.by_index(chosen.index(), counted).await
     }
 
@@ -264,13 +264,13 @@ impl Redriver {
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
-        let found = within("choose records", limits::SURVEY, find.into_future());
+        let found = within("choose records", limits::REPORT_TIMEOUT, find.into_future());
         let mut cursor = self.collections.by_index(chosen.index(), found).await?;
         let mut redriven = Redriven::default();
         loop {
             let mut rounds = Rounds::default();
             while rounds.count < BATCH_SIZE
-                && within("choose records", limits::SURVEY, cursor.advance()).await?
+                && within("choose records", limits::REPORT_TIMEOUT, cursor.advance()).await?
             {
                 rounds.add(cursor.current());
             }
@@ -334,7 +334,7 @@ impl Redriver {
                 Writer::default().document("q", &within_reach.finish()).fields(&effect).finish()
             })
             .collect();
-        let mut options = write::options(Certainty::Majority);
+        let mut options = write::options(AckLevel::Majority);
         options.insert("ordered", order == Order::Strict);
         let command = Writer::writes(&self.collections, command, &list, &options);
         write::send(self.collections.database(), action, command).await

@@ -7,9 +7,9 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::{Hint, ReadConcern};
-use postrider_store::codes::TOO_LARGE;
+use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::connect::primary;
-use postrider_store::write::{self, Certainty, Written, update};
+use postrider_store::write::{self, AckLevel, Written, update};
 use postrider_store::{StoreError, limits, within};
 
 use crate::collections::{Collections, names};
@@ -152,7 +152,7 @@ impl Repairs {
         let written = self.send(action, statements).await?;
         for (index, code) in written.failed {
             let Some(record) = records.get(index) else { continue };
-            if TOO_LARGE.contains(&code) {
+            if TOO_LARGE_CODES.contains(&code) {
                 repaired.oversized.push(record)
             } else {
                 repaired.refused.push((record, code))
@@ -274,7 +274,7 @@ impl Repairs {
                     self.send(action, vec![statement]).await?
                 }
             };
-            if !written.failed.iter().any(|(_, code)| TOO_LARGE.contains(code)) {
+            if !written.failed.iter().any(|(_, code)| TOO_LARGE_CODES.contains(code)) {
                 break;
             }
         }
@@ -311,7 +311,7 @@ impl Repairs {
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
-        let found = within("read scheduled records", limits::BATCH, find.into_future());
+        let found = within("read scheduled records", limits::BATCH_TIMEOUT, find.into_future());
         Ok(self.collections.by_index(SCHEDULED_INDEX, found).await?.is_some())
     }
 
@@ -331,7 +331,7 @@ impl Repairs {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read scheduled records", limits::BATCH, reading);
+        let found = within("read scheduled records", limits::BATCH_TIMEOUT, reading);
         let found = self.collections.by_index(SCHEDULED_INDEX, found).await?;
         let ids = found.iter().map(|record| RawId::of(record));
         Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
@@ -352,7 +352,8 @@ impl Repairs {
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
-        let next = within("read the next scheduled record", limits::BATCH, find.into_future());
+        let next =
+            within("read the next scheduled record", limits::BATCH_TIMEOUT, find.into_future());
         let next = self.collections.by_index(SCHEDULED_INDEX, next).await?;
         Ok(next.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
     }
@@ -371,7 +372,7 @@ impl Repairs {
             Writer::default().document("q", &q).fields(&rest).finish()
         };
         let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
-        let options = write::options(Certainty::Majority);
+        let options = write::options(AckLevel::Majority);
         let command = Writer::writes(&self.collections, "update", &statements, &options);
         write::send(self.collections.database(), action, command).await
     }
@@ -382,7 +383,7 @@ impl Repairs {
         statements: Vec<Document>,
     ) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
-        update(self.collections.database(), &name, action, statements, Certainty::Majority).await
+        update(self.collections.database(), &name, action, statements, AckLevel::Majority).await
     }
 }
 

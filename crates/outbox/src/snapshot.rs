@@ -103,7 +103,7 @@ impl Snapshot {
         } else {
             let options = SessionOptions::builder().snapshot(true).build();
             let session = collections.client().start_session().with_options(options);
-            Some(within("begin a snapshot", limits::BATCH, session.into_future()).await?)
+            Some(within("begin a snapshot", limits::BATCH_TIMEOUT, session.into_future()).await?)
         };
         Ok(Self { session, records: collections.records(), within_keys: false })
     }
@@ -243,7 +243,7 @@ impl Snapshot {
             }
             Ok(gathered.records)
         };
-        let read = within(action, limits::BATCH, reading).await;
+        let read = within(action, limits::BATCH_TIMEOUT, reading).await;
         read.map_err(|error| error.of_index(self.records.name(), &index))
     }
 }

@@ -387,7 +387,7 @@ impl Inspector {
             }
             Ok(())
         };
-        let sampled = within("sample records", limits::SURVEY, sampling);
+        let sampled = within("sample records", limits::REPORT_TIMEOUT, sampling);
         self.collections.by_index(index, sampled).await
     }
 
@@ -408,7 +408,7 @@ impl Inspector {
             .hint(Hint::Name(index.to_owned()))
             .with_type::<RawDocumentBuf>();
         let running = async { aggregation.await?.try_collect().await };
-        let found = within(action, limits::SURVEY, running);
+        let found = within(action, limits::REPORT_TIMEOUT, running);
         self.collections.by_index(index, found).await
     }
 }

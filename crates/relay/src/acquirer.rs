@@ -9,8 +9,8 @@ use postrider_outbox::lease::{Grant, LeaseRequest};
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::settle::Outcome;
 use postrider_store::StoreError;
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::failpoint;
-use postrider_store::moment::Moment;
 use postrider_store::text::chain;
 use tracing::{debug, info, instrument, warn};
 
@@ -131,7 +131,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         let request = LeaseRequest { touched, untouched, dead_owners };
         let asked = request.ids();
         let (id, leaser) = (LeaseId::fresh(), &self.context.leaser);
-        let lease = Lease::new(id, leaser.length(), Moment::now());
+        let lease = Lease::new(id, leaser.length(), BootInstant::now());
         let granted =
             if asked.is_empty() { Ok(Grant::default()) } else { leaser.lease(id, &request).await };
         let grant = match granted {

@@ -11,7 +11,7 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::LaneKey;
 use postrider_outbox::snapshot::Room;
 use postrider_outbox::wakeup::{ScanHint, Wakeup};
-use postrider_store::{Meaning, StoreError};
+use postrider_store::StoreError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
@@ -502,20 +502,17 @@ impl<S: Sink> Driver<S> {
     fn on_store_error(&mut self, error: &StoreError) {
         self.context.state.store_health.failed(StoreWork::Take, Instant::now(), error);
         let is_first = self.schedule.store_failed(Instant::now());
-        let is_refused = error.meaning() == Meaning::Permanent;
+        let is_refused = error.is_permanent();
         // An outage may turn out to require an operator.
         if !is_first && (!is_refused || self.is_refusal_reported) {
             return;
         }
         self.is_refusal_reported = is_refused;
         let (words, remedy) = (words(error), remedy(error));
-        match error.meaning() {
-            Meaning::Permanent => {
-                warn!(error = words, remedy, "MongoDB refuses the relay: taking is paused");
-            }
-            Meaning::Transient => {
-                warn!(error = words, "MongoDB does not answer: taking is paused");
-            }
+        if is_refused {
+            warn!(error = words, remedy, "MongoDB refuses the relay: taking is paused");
+        } else {
+            warn!(error = words, "MongoDB does not answer: taking is paused");
         }
     }
 }

@@ -335,7 +335,7 @@ impl Explainer {
         let records = self.collections.records();
         let counting = records.count_documents(filter);
         let counting = counting.limit(MAX_EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
-        let counted = within("count records", limits::BATCH, counting.into_future());
+        let counted = within("count records", limits::BATCH_TIMEOUT, counting.into_future());
         self.collections.by_index(LANE_INDEX, counted).await
     }
 
@@ -345,7 +345,7 @@ impl Explainer {
         let instances = self.collections.collection(collection::INSTANCES);
         let instances = instances.clone_with_type::<RawDocumentBuf>();
         let finding = instances.find_one(doc! { "_id": id });
-        let found = within("read instances", limits::BATCH, finding.into_future()).await?;
+        let found = within("read instances", limits::BATCH_TIMEOUT, finding.into_future()).await?;
         let name = text(id.clone());
         let found = found.map(|instance| lossy(&instance).0);
         Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
@@ -362,7 +362,7 @@ impl Explainer {
     ) -> Result<Option<Document>, StoreError> {
         let records = self.collections.records();
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
-        let found = within("read a record", limits::BATCH, finding.into_future());
+        let found = within("read a record", limits::BATCH_TIMEOUT, finding.into_future());
         let found = self.collections.by_index(index, found).await?;
         Ok(found.as_deref().map(decoded))
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use postrider_outbox::ids::InstanceId;
 use postrider_outbox::lease::OwnerId;
 use postrider_outbox::record::Record;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 
 use crate::partition::share::Alive;
 
@@ -30,7 +30,7 @@ struct Known {
     /// The owners that are alive; `None` if that was not read.
     alive: Option<Alive>,
     /// When a lease of an owner that is not alive was first seen.
-    seen: HashMap<InstanceId, Moment>,
+    seen: HashMap<InstanceId, BootInstant>,
 }
 
 impl Known {
@@ -45,7 +45,7 @@ impl LeaseOwners {
     /// Creates the state without any known owner. `predecessor`: the owner that this instance
     /// replaces, whose leases it will see.
     pub(crate) fn new(own: Arc<OwnerId>, predecessor: Option<InstanceId>) -> Self {
-        let seen = predecessor.map(|owner| (owner, Moment::now())).into_iter().collect();
+        let seen = predecessor.map(|owner| (owner, BootInstant::now())).into_iter().collect();
         Self { own, known: Mutex::new(Known { alive: None, seen }) }
     }
 
@@ -75,7 +75,7 @@ impl LeaseOwners {
         let mut known = self.known();
         let is_alive = known.alive.as_ref().is_none_or(|alive| alive.owners.contains(&owner));
         if !is_alive && (known.seen.len() < MAX_SEEN || known.seen.contains_key(&owner)) {
-            known.seen.entry(owner).or_insert_with(Moment::now);
+            known.seen.entry(owner).or_insert_with(BootInstant::now);
         }
         known.is_dead(owner)
     }
@@ -111,7 +111,7 @@ mod tests {
 
     /// The result of a read that is sent a second from now.
     fn alive<const N: usize>(owners: [InstanceId; N]) -> Option<Alive> {
-        let as_of = Moment::now() + Duration::from_secs(1);
+        let as_of = BootInstant::now() + Duration::from_secs(1);
         Some(Alive { owners: Arc::new(BTreeSet::from(owners)), as_of })
     }
 
@@ -119,7 +119,7 @@ mod tests {
     fn owner_is_dead_by_a_read_sent_after_its_lease_was_seen() {
         let [own, peer] = [InstanceId::fresh(), InstanceId::fresh()];
         let owners = LeaseOwners::new(OwnerId::new(own), None);
-        let before = Some(Alive { owners: Arc::default(), as_of: Moment::now() });
+        let before = Some(Alive { owners: Arc::default(), as_of: BootInstant::now() });
 
         assert!(!owners.is_dead(&leased_by(peer)), "nothing was read");
         assert!(!owners.set_alive(before));
@@ -148,7 +148,7 @@ mod tests {
         let before = InstanceId::fresh();
         let id = OwnerId::new(before);
         let owners = LeaseOwners::new(id.clone(), None);
-        let now = Some(Alive { owners: Arc::default(), as_of: Moment::now() });
+        let now = Some(Alive { owners: Arc::default(), as_of: BootInstant::now() });
         owners.set_alive(now);
 
         assert!(!owners.is_dead(&leased_by(before)), "its own announcement may be on its way");

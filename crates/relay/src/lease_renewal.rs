@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::lease::Leaser;
 use postrider_store::StoreError;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 use tracing::{info, warn};
 
 use crate::lease::{Lease, LeaseEntry};
@@ -44,7 +44,7 @@ impl ActiveLeases {
     }
 
     async fn renew_due(&self, leaser: &Leaser) {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let due: Vec<Arc<Lease>> = {
             let mut active = self.active();
             active.retain(|lease| lease.strong_count() > 0);
@@ -96,7 +96,7 @@ async fn renew(
     members: &[Arc<LeaseEntry>],
 ) -> Result<(), StoreError> {
     let ids: Vec<RecordId> = members.iter().map(|member| member.id().clone()).collect();
-    let before_command = Moment::now();
+    let before_command = BootInstant::now();
     let matched = leaser.renew(lease.id, &ids).await?;
     if matched < ids.len() as u64 {
         // Fewer: settled in the meantime, or leased elsewhere.

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use postrider_outbox::reason::DeadReason;
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::failpoint;
-use postrider_store::moment::Moment;
 use tracing::{debug, instrument};
 
 use crate::addressing;
@@ -212,7 +212,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
     ) -> DeliveryResult {
         let Admitted { sink, handle, mut message, destination, place } = admitted;
         // Checked as late as possible: no publish starts after the lease has ended.
-        if !leased.may_start() || !self.context.state.vigil.may_publish(Moment::now()) {
+        if !leased.may_start() || !self.context.state.vigil.may_publish(BootInstant::now()) {
             return DeliveryResult { sink, delivery: Delivery::Interrupted };
         }
         let in_flight = &self.context.state.in_flight;

@@ -9,7 +9,7 @@ use postrider_outbox::ids::{LeaseId, RecordId};
 use postrider_outbox::record::LaneKey;
 use postrider_outbox::settle::Settlement;
 use postrider_store::text::chain;
-use postrider_store::{Meaning, StoreError, Trouble};
+use postrider_store::{OutageLog, StoreError};
 use tracing::warn;
 
 use crate::instance_state::state_id;
@@ -142,7 +142,7 @@ impl StoreWork {
 /// Tracks which work currently fails, for the log, `/readyz` and `postrider_store_failing`.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
-    troubles: BTreeMap<StoreWork, Trouble>,
+    troubles: BTreeMap<StoreWork, OutageLog>,
     now: Mutex<BTreeMap<StoreWork, String>>,
 }
 
@@ -151,14 +151,14 @@ impl Default for StoreHealth {
         for work in StoreWork::ALL {
             set(work, None);
         }
-        let troubles = StoreWork::ALL.map(|work| (work, Trouble::default()));
+        let troubles = StoreWork::ALL.map(|work| (work, OutageLog::default()));
         Self { troubles: troubles.into(), now: Mutex::default() }
     }
 }
 
 impl StoreHealth {
     /// Notes that an attempt that began at `began` failed. Returns whether that is news, as
-    /// [`Trouble::failed`].
+    /// [`OutageLog::failed`].
     pub(crate) fn failed(&self, work: StoreWork, began: Instant, error: &StoreError) -> bool {
         let trouble = &self.troubles[&work];
         let is_news = trouble.failed(began);
@@ -182,11 +182,8 @@ impl StoreHealth {
     }
 
     fn note(&self, work: StoreWork, error: &StoreError) {
-        set(work, Some(error.meaning()));
-        let words = match error.meaning() {
-            Meaning::Permanent => error.refusal(),
-            Meaning::Transient => error.brief(),
-        };
+        set(work, Some(error.is_permanent()));
+        let words = if error.is_permanent() { error.refusal() } else { error.brief() };
         self.now().insert(work, words);
     }
 
@@ -204,20 +201,18 @@ impl StoreHealth {
 
 /// Returns what to do about a permanent error.
 pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {
-    (error.meaning() == Meaning::Permanent).then(|| error.remedy())
+    error.is_permanent().then(|| error.remedy())
 }
 
 /// Formats an error for the log: a permanent one without the command that it quotes.
 pub(crate) fn words(error: &StoreError) -> String {
-    match error.meaning() {
-        Meaning::Permanent => error.brief(),
-        Meaning::Transient => chain(error),
-    }
+    if error.is_permanent() { error.brief() } else { chain(error) }
 }
 
-fn set(work: StoreWork, meaning: Option<Meaning>) {
-    for (cause, of) in [("refused", Meaning::Permanent), ("unavailable", Meaning::Transient)] {
-        let failing = if meaning == Some(of) { 1.0 } else { 0.0 };
+/// Sets the gauges of this work. `failure`: whether it fails permanently; `None` if it succeeds.
+fn set(work: StoreWork, failure: Option<bool>) {
+    for (cause, is_permanent) in [("refused", true), ("unavailable", false)] {
+        let failing = if failure == Some(is_permanent) { 1.0 } else { 0.0 };
         gauge!(STORE_FAILING, "work" => work.as_str(), "cause" => cause).set(failing);
     }
 }

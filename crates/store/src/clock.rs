@@ -6,9 +6,9 @@ use std::time::Duration;
 use bson::{DateTime, doc};
 use mongodb::Database;
 
+use crate::boot_instant::BootInstant;
 use crate::connect::ask;
 use crate::error::StoreError;
-use crate::moment::Moment;
 
 /// Age of a sample up to which it is used: clocks drift by milliseconds meanwhile.
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
 /// lease is live or a record is due (`$$NOW`), in the filter of each write.
 #[derive(Debug, Default)]
 pub struct ServerClock {
-    sample: RwLock<Option<(Moment, DateTime)>>,
+    sample: RwLock<Option<(BootInstant, DateTime)>>,
 }
 
 impl ServerClock {
@@ -40,13 +40,13 @@ impl ServerClock {
     ///
     /// No answer; the estimate stays as it was.
     pub async fn sample(&self, database: &Database) -> Result<(), StoreError> {
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let answer = ask(database, "ask MongoDB for its time", doc! { "hello": 1 }).await?;
         let time = answer.get_datetime("localTime").map_err(|error| StoreError::Answer {
             action: "ask MongoDB for its time",
             detail: error.to_string(),
         })?;
-        let middle = sent + Moment::now().since(sent) / 2;
+        let middle = sent + BootInstant::now().since(sent) / 2;
         *self.sample.write().unwrap_or_else(|poisoned| poisoned.into_inner()) =
             Some((middle, *time));
         Ok(())
@@ -60,7 +60,7 @@ impl ServerClock {
     pub async fn keep_fresh(&self, database: &Database) -> Result<(), StoreError> {
         let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         match sample {
-            Some((at, _)) if Moment::now().since(at) < MAX_SAMPLE_AGE => Ok(()),
+            Some((at, _)) if BootInstant::now().since(at) < MAX_SAMPLE_AGE => Ok(()),
             _ => self.sample(database).await,
         }
     }
@@ -72,7 +72,8 @@ impl ServerClock {
         match sample {
             None => DateTime::from_millis(0),
             Some((at, time)) => {
-                let passed = i64::try_from(Moment::now().since(at).as_millis()).unwrap_or(i64::MAX);
+                let passed =
+                    i64::try_from(BootInstant::now().since(at).as_millis()).unwrap_or(i64::MAX);
                 DateTime::from_millis(time.timestamp_millis().saturating_add(passed))
             }
         }

@@ -60,7 +60,7 @@ impl ChangeStream {
             .max_time(MAX_AWAIT)
             .batch_size(BATCH)
             .batch();
-        let cursor = within("open the change stream", limits::BATCH, opening).await?;
+        let cursor = within("open the change stream", limits::BATCH_TIMEOUT, opening).await?;
         Ok(Self { cursor, opened_at: after })
     }
 
@@ -107,7 +107,7 @@ async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
         "readConcern": { "level": "snapshot" },
     };
     let asking = collections.database().run_command(command).selection_criteria(primary());
-    let answer = within(ACTION, limits::BATCH, asking.into_future()).await?;
+    let answer = within(ACTION, limits::BATCH_TIMEOUT, asking.into_future()).await?;
     let cursor = answer.get_document("cursor").ok();
     let moment = cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
     let wrong = |detail: &str| StoreError::Answer { action: ACTION, detail: detail.to_owned() };
@@ -248,7 +248,7 @@ async fn lanes_of(
         .read_concern(ReadConcern::local())
         .selection_criteria(primary());
     let reading = async { find.await?.try_collect::<Vec<_>>().await };
-    let found = within("read the keys of changed records", limits::BATCH, reading).await?;
+    let found = within("read the keys of changed records", limits::BATCH_TIMEOUT, reading).await?;
     let lane = |raw: RawDocumentBuf| {
         let record = Record::read(&raw);
         (record.id.clone(), record)

@@ -4,7 +4,7 @@ use bson::doc;
 use bson::raw::RawDocumentBuf;
 use futures_util::FutureExt as _;
 use postrider_outbox::ids::LeaseId;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 
 use super::*;
 use crate::lease::Lease;
@@ -22,7 +22,7 @@ fn records(numbers: impl IntoIterator<Item = i64>) -> Vec<Record> {
 }
 
 fn held(numbers: impl IntoIterator<Item = i64>) -> Vec<LeasedRecord> {
-    let lease = Lease::new(LeaseId::fresh(), Duration::from_secs(30), Moment::now());
+    let lease = Lease::new(LeaseId::fresh(), Duration::from_secs(30), BootInstant::now());
     lease.hold(records(numbers))
 }
 

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider_outbox::ids::InstanceId;
-use postrider_store::moment::Moment;
+use postrider_store::StoreError;
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::text::chain;
-use postrider_store::{Meaning, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -180,7 +180,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
     fn failed(&mut self, error: &StoreError) {
         let since = *self.failing.get_or_insert_with(Instant::now);
-        let is_refused = error.meaning() == Meaning::Permanent;
+        let is_refused = error.is_permanent();
         // The heartbeat usually fails too, and reports the cause.
         let is_lasting = is_refused || since.elapsed() >= self.settings.stale_after;
         if !is_lasting {
@@ -228,7 +228,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     }
 
     async fn once(&mut self, stop: &CancellationToken) -> Result<Duration, StoreError> {
-        let asked = Moment::now();
+        let asked = BootInstant::now();
         let view = self.fleet.view().await?;
         self.note_unreadable(&view);
         if !self.holds_name(&view) {
@@ -258,7 +258,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     async fn share_out(
         &mut self,
         view: View,
-        asked: Moment,
+        asked: BootInstant,
         stop: &CancellationToken,
     ) -> Result<Duration, StoreError> {
         if stop.is_cancelled() {
@@ -341,7 +341,13 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             .collect()
     }
 
-    fn adopt(&mut self, partitions: Vec<u8>, view: &View, asked: Moment, differs: Option<String>) {
+    fn adopt(
+        &mut self,
+        partitions: Vec<u8>,
+        view: &View,
+        asked: BootInstant,
+        differs: Option<String>,
+    ) {
         self.metrics.paused(view.paused);
         let (owned, paused) = (Some(partitions.len()), view.paused);
         // Kept until the whole round has succeeded.

@@ -16,8 +16,8 @@ use postrider_outbox::collections::{Collections, names as collections};
 use postrider_outbox::fields::ID;
 use postrider_outbox::ids::InstanceId;
 use postrider_outbox::undecoded::{RawId, Writer, decodable, lossy};
-use postrider_store::text::{LONGEST_NAME, bounded};
-use postrider_store::write::{self, Certainty};
+use postrider_store::text::{MAX_NAME_CHARS, bounded};
+use postrider_store::write::{self, AckLevel};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 use tracing::debug;
 
@@ -86,8 +86,8 @@ pub struct Unreadable {
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { collection, id, remedy, .. } = self;
-        let (id, fields) = (bounded(id, LONGEST_NAME), self.fields.join(", "));
-        let fields = bounded(&fields, LONGEST_NAME);
+        let (id, fields) = (bounded(id, MAX_NAME_CHARS), self.fields.join(", "));
+        let fields = bounded(&fields, MAX_NAME_CHARS);
         write!(f, "{collection}: _id = {id}: {fields}: cannot be read; {remedy}")
     }
 }
@@ -296,7 +296,7 @@ impl Fleet {
         let command = Writer::default()
             .fields(&doc! { "update": self.collections.name(collections::ASSIGNMENTS) })
             .documents("updates", &statements)
-            .fields(&write::options(Certainty::Majority));
+            .fields(&write::options(AckLevel::Majority));
         let action = "assign partitions";
         let written = write::send(self.collections.database(), action, command.finish()).await?;
         // A concurrent insert by another instance is not a failure.
@@ -359,7 +359,7 @@ impl Fleet {
         let switches = self.collections.collection(collections::CONTROL);
         let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
         let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
-        within("write the switch", limits::BATCH, pausing.into_future()).await.map(|_| ())
+        within("write the switch", limits::BATCH_TIMEOUT, pausing.into_future()).await.map(|_| ())
     }
 
     async fn read<const N: usize>(

@@ -14,10 +14,10 @@ use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use postrider_outbox::collections::{Collections, names as collections};
 use postrider_outbox::ids::InstanceId;
 use postrider_outbox::lease::{Owner, OwnerId};
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::connect::primary;
-use postrider_store::moment::Moment;
 use postrider_store::text::chain;
-use postrider_store::{Meaning, StoreError, within};
+use postrider_store::{StoreError, within};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -60,7 +60,7 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// When it was sent.
-    pub sent: Moment,
+    pub sent: BootInstant,
     /// The owner id that it announced.
     pub owner: InstanceId,
 }
@@ -190,7 +190,7 @@ impl Heartbeat {
             if *gone {
                 return std::future::pending().await;
             }
-            let (sent, owner) = (Moment::now(), self.owner.get());
+            let (sent, owner) = (BootInstant::now(), self.owner.get());
             let pulse = match self.beat(status, owner).await {
                 Ok(true) => {
                     self.proof.send_replace(Some(Proof { sent, owner: owner.id }));
@@ -201,9 +201,7 @@ impl Heartbeat {
                     self.next_creates_unless_replaced().await;
                     Pulse::Lost("this instance's document is missing".to_owned())
                 }
-                Err(error) if error.meaning() == Meaning::Permanent => {
-                    Pulse::Refused(error.refusal())
-                }
+                Err(error) if error.is_permanent() => Pulse::Refused(error.refusal()),
                 Err(error) => Pulse::Lost(chain(&error)),
             };
             drop(gone);

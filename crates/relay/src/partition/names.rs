@@ -241,12 +241,12 @@ pub async fn remove_predecessors(
     let instances = collections.collection(collections::INSTANCES);
     let others = doc! { fields::NAME: name, ID: { "$ne": instance } };
     let reading = instances.distinct(ID, others).into_future();
-    let ids = within("read replaced instances", limits::BATCH, reading).await?;
-    if ids.is_empty() || holder(collections, name, limits::BATCH).await? != Some(instance) {
+    let ids = within("read replaced instances", limits::BATCH_TIMEOUT, reading).await?;
+    if ids.is_empty() || holder(collections, name, limits::BATCH_TIMEOUT).await? != Some(instance) {
         return Ok(());
     }
     let removing = instances.delete_many(doc! { ID: { "$in": ids } }).into_future();
-    within("remove replaced instances", limits::BATCH, removing).await.map(|_| ())
+    within("remove replaced instances", limits::BATCH_TIMEOUT, removing).await.map(|_| ())
 }
 
 /// Makes `instance` the holder of the wanted name.
@@ -418,7 +418,7 @@ impl Names<'_> {
         let filter = doc! { ID: id(name), HOLDER: { "$exists": false } };
         let set = doc! { "$set": { HOLDER: self.instance, UPDATED_AT: "$$NOW" } };
         let inserting = control.update_one(filter, vec![set]).upsert(true).into_future();
-        match within("hold a name", limits::BATCH, inserting).await {
+        match within("hold a name", limits::BATCH_TIMEOUT, inserting).await {
             Ok(written) => Ok(written.matched_count > 0 || written.upserted_id.is_some()),
             Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(false),
             Err(error) => Err(error),
@@ -446,7 +446,7 @@ impl Names<'_> {
     ) -> Result<bool, StoreError> {
         let control = self.control();
         let updating = control.update_one(filter, change).into_future();
-        Ok(within(action, limits::BATCH, updating).await?.matched_count > 0)
+        Ok(within(action, limits::BATCH_TIMEOUT, updating).await?.matched_count > 0)
     }
 
     async fn document_of(&self, holder: InstanceId) -> Result<Option<Document>, StoreError> {
@@ -461,7 +461,7 @@ impl Names<'_> {
     ) -> Result<Vec<Document>, StoreError> {
         let finding = collection.find(doc! { ID: { "$in": ids } });
         let reading = async { finding.await?.try_collect().await };
-        within("read the names of instances", limits::BATCH, reading).await
+        within("read the names of instances", limits::BATCH_TIMEOUT, reading).await
     }
 
     fn control(&self) -> Collection<Document> {

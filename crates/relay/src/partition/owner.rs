@@ -121,6 +121,6 @@ async fn one(
 ) -> Result<Option<Document>, StoreError> {
     let documents = collections.collection(base).clone_with_type::<RawDocumentBuf>();
     let finding = documents.find_one(doc! { "_id": id });
-    let found = within(action, limits::BATCH, finding.into_future()).await?;
+    let found = within(action, limits::BATCH_TIMEOUT, finding.into_future()).await?;
     Ok(found.map(|found| decodable(&found).0))
 }

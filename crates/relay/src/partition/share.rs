@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics::gauge;
 use postrider_outbox::ids::InstanceId;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -31,7 +31,7 @@ pub struct Alive {
     /// Their owner ids.
     pub owners: Arc<BTreeSet<InstanceId>>,
     /// When the read was sent.
-    pub as_of: Moment,
+    pub as_of: BootInstant,
 }
 
 impl Share {
@@ -49,7 +49,7 @@ pub struct Allotted {
     /// Whether the fleet is paused.
     pub paused: bool,
     /// When the read was sent; `None` before the first.
-    pub as_of: Option<Moment>,
+    pub as_of: Option<BootInstant>,
     /// The owner ids of the live instances from the same read.
     pub alive: Arc<BTreeSet<InstanceId>>,
 }
@@ -75,7 +75,7 @@ pub async fn keep(
     loop {
         let proven = *proof.borrow_and_update();
         let alive = *pulse.borrow_and_update() == Pulse::Alive;
-        let now = Moment::now();
+        let now = BootInstant::now();
         if vigil.tick(now) {
             warn!("this process stood still; it reads its partitions again before it publishes");
             reckoning.stood_still(now);
@@ -121,13 +121,13 @@ struct Reckoning {
     /// How long an acknowledged heartbeat is valid.
     holds: Duration,
     /// When the latest acknowledged heartbeat was sent.
-    proven: Option<Moment>,
+    proven: Option<BootInstant>,
     /// Whether a heartbeat is valid.
     holding: bool,
     /// Whether a valid heartbeat has expired since the last call of `has_lapsed`.
     lapsed: bool,
     /// Reads that were sent before this moment are void.
-    void_before: Option<Moment>,
+    void_before: Option<BootInstant>,
 }
 
 impl Reckoning {
@@ -136,7 +136,7 @@ impl Reckoning {
     }
 
     /// Voids the reads that were sent before this moment.
-    fn stood_still(&mut self, now: Moment) {
+    fn stood_still(&mut self, now: BootInstant) {
         self.void_before = Some(now);
     }
 
@@ -147,7 +147,7 @@ impl Reckoning {
 
     /// Returns how long the latest heartbeat is still valid. A heartbeat that announced another owner id
     /// than the current one is not valid.
-    fn left(&mut self, proof: Option<Proof>, owner: InstanceId, now: Moment) -> Duration {
+    fn left(&mut self, proof: Option<Proof>, owner: InstanceId, now: BootInstant) -> Duration {
         let proven = proof.filter(|proof| proof.owner == owner).map(|proof| proof.sent);
         // A process that was suspended may see the next heartbeat before it notices the gap.
         if let (Some(before), Some(latest)) = (self.proven, proven)
@@ -184,14 +184,14 @@ fn judge(allotted: &Allotted, alive: bool, lost: bool) -> Share {
 mod tests {
     use super::*;
 
-    fn allotted(as_of: Moment) -> Allotted {
+    fn allotted(as_of: BootInstant) -> Allotted {
         let alive = Arc::default();
         Allotted { partitions: vec![1, 2], paused: false, as_of: Some(as_of), alive }
     }
 
     #[test]
     fn lost_heartbeat_stops_acquisition_and_later_publishing() {
-        let allotted = allotted(Moment::now());
+        let allotted = allotted(BootInstant::now());
 
         let as_of = allotted.as_of.unwrap();
         let alive = Some(Alive { owners: Arc::default(), as_of });
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn pause_empties_the_share() {
-        let paused = Allotted { paused: true, ..allotted(Moment::now()) };
+        let paused = Allotted { paused: true, ..allotted(BootInstant::now()) };
 
         assert_eq!(judge(&paused, true, false), Share::default());
     }
@@ -213,9 +213,9 @@ mod tests {
 
     #[test]
     fn partitions_are_lost_from_expiry_until_the_next_read() {
-        let start = Moment::now();
+        let start = BootInstant::now();
         let (mut reckoning, owner) = (Reckoning::new(SECOND * 9), InstanceId::fresh());
-        let mut lost = |asked: Moment, sent: Moment, now: Moment| {
+        let mut lost = |asked: BootInstant, sent: BootInstant, now: BootInstant| {
             let left = reckoning.left(Some(Proof { sent, owner }), owner, now);
             (reckoning.is_lost(&allotted(asked), left), reckoning.has_lapsed())
         };
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn heartbeat_of_another_owner_id_is_not_valid() {
-        let (mut reckoning, now) = (Reckoning::new(SECOND * 9), Moment::now());
+        let (mut reckoning, now) = (Reckoning::new(SECOND * 9), BootInstant::now());
         let [before, after] = [InstanceId::fresh(), InstanceId::fresh()];
         let proof = |owner| Some(Proof { sent: now, owner });
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn read_before_a_suspension_is_void_without_a_lapse() {
-        let (mut reckoning, start) = (Reckoning::new(SECOND * 9), Moment::now());
+        let (mut reckoning, start) = (Reckoning::new(SECOND * 9), BootInstant::now());
         let owner = InstanceId::fresh();
         let (proof, woken) = (Some(Proof { sent: start, owner }), start + SECOND * 5);
         reckoning.left(proof, owner, start);
@@ -256,7 +256,7 @@ mod tests {
     /// The process was suspended, and sees the first heartbeat after that first.
     #[test]
     fn gap_between_heartbeats_is_a_lapse_without_a_check() {
-        let start = Moment::now();
+        let start = BootInstant::now();
         let (mut reckoning, owner) = (Reckoning::new(SECOND * 9), InstanceId::fresh());
         let proof = |sent| Some(Proof { sent, owner });
         reckoning.left(proof(start), owner, start);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn share_is_empty_before_the_first_read() {
-        let start = Moment::now();
+        let start = BootInstant::now();
         let (mut reckoning, owner) = (Reckoning::new(SECOND), InstanceId::fresh());
         let left = reckoning.left(Some(Proof { sent: start, owner }), owner, start);
 

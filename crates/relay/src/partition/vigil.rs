@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 
 /// The age of the last tick from which a process counts as suspended. It may have missed the
 /// [`ANSWER_TIMEOUT`](crate::partition::names::ANSWER_TIMEOUT). After a shorter suspension 0.4 s are left
@@ -33,12 +33,12 @@ impl Vigil {
     }
 
     /// Returns whether a publish may start.
-    pub fn may_publish(&self, now: Moment) -> bool {
+    pub fn may_publish(&self, now: BootInstant) -> bool {
         !self.awaits_read.load(Ordering::Acquire) && !self.stands_still(now)
     }
 
     /// Records a tick. Returns whether the process was suspended until now.
-    pub(super) fn tick(&self, now: Moment) -> bool {
+    pub(super) fn tick(&self, now: BootInstant) -> bool {
         let stood_still = self.stands_still(now);
         if stood_still {
             self.awaits_read.store(true, Ordering::Release);
@@ -52,14 +52,14 @@ impl Vigil {
         self.awaits_read.store(false, Ordering::Release);
     }
 
-    fn stands_still(&self, now: Moment) -> bool {
+    fn stands_still(&self, now: BootInstant) -> bool {
         let last = self.last_tick.load(Ordering::Acquire);
         let limit = u64::try_from(STANDSTILL.as_millis()).unwrap_or(u64::MAX);
         last != 0 && millis(now).saturating_sub(last) >= limit
     }
 }
 
-fn millis(moment: Moment) -> u64 {
+fn millis(moment: BootInstant) -> u64 {
     u64::try_from(moment.since_boot().as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn publishing_stops_from_a_suspension_to_the_next_read() {
-        let (vigil, begin) = (Vigil::new(), Moment::now());
+        let (vigil, begin) = (Vigil::new(), BootInstant::now());
         assert!(vigil.may_publish(begin), "nobody watches");
         assert!(!vigil.tick(begin));
         assert!(vigil.may_publish(begin + STANDSTILL / 2));

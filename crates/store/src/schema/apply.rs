@@ -160,7 +160,7 @@ impl Layout {
     async fn run(&self, action: &'static str, mut command: Document) -> Result<(), StoreError> {
         command.insert("writeConcern", doc! { "w": "majority" });
         let running = self.database.run_command(command).selection_criteria(primary());
-        within(action, limits::SCHEMA, running.into_future()).await.map(drop)
+        within(action, limits::SCHEMA_TIMEOUT, running.into_future()).await.map(drop)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Meaning, StoreError};
+use crate::StoreError;
 
 /// The schema could not be applied or verified.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -52,11 +52,11 @@ pub enum SchemaError {
 }
 
 impl SchemaError {
-    /// Returns whether a retry can help.
-    pub fn meaning(&self) -> Meaning {
+    /// Returns whether an operator must repair the cause; if not, a retry can help.
+    pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Store(error) => error.meaning(),
-            _ => Meaning::Permanent,
+            Self::Store(error) => error.is_permanent(),
+            _ => true,
         }
     }
 }

@@ -87,5 +87,5 @@ async fn list(
         let cursor = database.run_cursor_command(command).selection_criteria(primary()).await?;
         cursor.try_collect().await
     };
-    within(action, limits::SCHEMA, listing).await
+    within(action, limits::SCHEMA_TIMEOUT, listing).await
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// Recent results of repeated tries of one operation.
 #[derive(Debug, Default)]
-pub struct Trouble {
+pub struct OutageLog {
     state: Mutex<State>,
 }
 
@@ -16,7 +16,7 @@ struct State {
     succeeded: Option<Instant>,
 }
 
-impl Trouble {
+impl OutageLog {
     /// Records the failure of a try begun at `began`; returns whether it is the first of an outage.
     ///
     /// It is not if another try has succeeded since: a lost response times out long after others
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn outage_is_reported_once_and_its_end_once() {
-        let trouble = Trouble::default();
+        let trouble = OutageLog::default();
 
         assert_eq!(trouble.succeeded(), None);
         assert!(trouble.failed(Instant::now()));
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn failure_begun_before_the_last_success_is_ignored() {
-        let trouble = Trouble::default();
+        let trouble = OutageLog::default();
         let began = Instant::now();
         trouble.succeeded();
 
