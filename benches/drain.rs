@@ -18,7 +18,7 @@ use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use postrider::wakeup::Wakeup;
@@ -91,7 +91,7 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
 
 async fn relay(collections: &Collections, count: usize) -> f64 {
     let stop = CancellationToken::new();
-    let (_owner, share) = watch::channel(Share::of(0..=255));
+    let (_owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let started = Instant::now();
     let confirmed = Arc::new(AtomicUsize::new(0));
     let counted = confirmed.clone();

@@ -13,7 +13,7 @@ use mongodb::options::{ClientOptions, ReadConcern};
 use postrider::change_stream::{Follower, Following};
 use postrider::ids::RecordId;
 use postrider::outbox::collections::Collections;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqSettings};
 use postrider::store::connect;
@@ -191,7 +191,7 @@ async fn in_process(follow: bool) {
         note: move |id| to_confirm.note(id, Step::Confirmed),
     };
     let (stop, wakeup) = (CancellationToken::new(), Wakeup::default());
-    let (_owner, share) = watch::channel(Share::of(0..=255));
+    let (_owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let sink = ("rabbit", sink);
     let parts = support::relay_parts(&collections, sink, &queue.name, share, wakeup.clone());
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());

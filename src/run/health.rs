@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 use crate::change_stream::Following;
 use crate::ops::{Health, HealthPart};
-use crate::partition::coordinator::Standing;
+use crate::partition::coordinator::CoordinatorStatus;
 use crate::partition::heartbeat::Pulse;
 use crate::relay::Relay;
 use crate::relay::destination_circuits::OpenDestination;
@@ -57,9 +57,9 @@ pub(super) fn watch_following(health: &Health, following: watch::Receiver<Follow
 }
 
 /// Neither a lack of partitions nor a pause is a reason to restart.
-pub(super) fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
+pub(super) fn watch_partitions(health: &Health, status: watch::Receiver<CoordinatorStatus>) {
     health.watch("partitions", move || {
-        let Standing { owned, differs, paused, trouble, unreadable } = &*standing.borrow();
+        let CoordinatorStatus { owned, differs, paused, trouble, unreadable } = &*status.borrow();
         let unreadable = unreadable.as_ref().map(|(first, count)| match count - 1 {
             0 => first.to_string(),
             others => format!("{first} (and {others} other documents)"),

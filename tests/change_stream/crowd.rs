@@ -4,7 +4,7 @@
 use bson::doc;
 use mongodb::options::ReadConcern;
 use postrider::change_stream::Following;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::settings::Settings;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ async fn the_stream_is_closed_only_while_batches_are_full() {
     let settings = Settings { batch_size: 20, ..settings_without_rescan() };
     let followed = RunningStream::up(&recorder.collections, &wake).await;
     assert_eq!(streams(&outbox).await, 1);
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let relay =
         run(parts(&recorder.collections, sink.clone(), settings, share, wake.clone()), owner);
 

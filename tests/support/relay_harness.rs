@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::position::Position;
 use postrider::outbox::snapshot::Room;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::relay::acquirer::Acquirer;
 use postrider::relay::context::RelayContext;
@@ -33,7 +33,7 @@ pub struct RelayHarness {
 
 impl RelayHarness {
     pub async fn new(collections: &Collections, sink: TestSink, settings: Settings) -> Self {
-        let (_, share) = watch::channel(Share::of(0..=255));
+        let (_, share) = watch::channel(OwnedPartitions::of(0..=255));
         let parts = parts(collections, sink.clone(), settings, share, Wakeup::default());
         let relay = Relay::new(parts, CancellationToken::new());
         let context = relay.context();

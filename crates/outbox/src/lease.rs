@@ -23,11 +23,11 @@ use crate::ids::{InstanceId, LeaseId, RecordId};
 /// partitions. An instance that found it dead can take over its old leases, and none of its later
 /// ones.
 #[derive(Debug)]
-pub struct OwnerId(Mutex<Owner>);
+pub struct OwnerId(Mutex<LeaseOwner>);
 
 /// The owner id, and how often it was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct LeaseOwner {
     /// The id.
     pub id: InstanceId,
     /// How often it was replaced.
@@ -37,7 +37,7 @@ pub struct Owner {
 impl OwnerId {
     /// Creates the owner id of an instance that has lost no partitions.
     pub fn new(instance: InstanceId) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Owner { id: instance, lapses: 0 })))
+        Arc::new(Self(Mutex::new(LeaseOwner { id: instance, lapses: 0 })))
     }
 
     /// Returns the current id.
@@ -46,17 +46,17 @@ impl OwnerId {
     }
 
     /// Returns the current id, and how often it was replaced.
-    pub fn get(&self) -> Owner {
+    pub fn get(&self) -> LeaseOwner {
         *self.owner()
     }
 
     /// Replaces the id after a loss of the partitions.
     pub fn replace(&self) {
         let mut owner = self.owner();
-        *owner = Owner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
+        *owner = LeaseOwner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
     }
 
-    fn owner(&self) -> MutexGuard<'_, Owner> {
+    fn owner(&self) -> MutexGuard<'_, LeaseOwner> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -110,7 +110,7 @@ impl Snapshot {
 
     /// Lets a page begin after any record, even within a key: for records that are not ordered by
     /// key.
-    pub fn go_on_within_keys(&mut self) {
+    pub fn split_keys(&mut self) {
         self.within_keys = true;
     }
 

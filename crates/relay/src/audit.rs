@@ -83,7 +83,7 @@ async fn candidates<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Candidate>
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut snapshot = Snapshot::begin(&context.collections).await?;
     if !context.settings.is_ordered() {
-        snapshot.go_on_within_keys();
+        snapshot.split_keys();
     }
     let mut next = Some(Position::start());
     while let Some(from) = next.filter(|_| candidates.len() < MAX_COMPARED) {

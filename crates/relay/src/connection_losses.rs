@@ -73,7 +73,7 @@ impl ConnectionLosses {
     }
 
     /// Returns whether the record must be quarantined.
-    pub fn goes_alone(&self, id: &RecordId) -> bool {
+    pub fn must_be_isolated(&self, id: &RecordId) -> bool {
         let counts = self.counts();
         !counts.is_empty()
             && counts.get(id).is_some_and(|loss| loss.count >= Self::QUARANTINE_LOSSES)
@@ -105,11 +105,11 @@ mod tests {
         (0..ConnectionLosses::MAX_REMEMBERED).for_each(|number| {
             losses.change(&id(number), if number < 5 { long_ago } else { now }, twice);
         });
-        assert!(losses.goes_alone(&id(0)) && losses.goes_alone(&id(9_999)));
+        assert!(losses.must_be_isolated(&id(0)) && losses.must_be_isolated(&id(9_999)));
 
         (0..9).for_each(|number| losses.change(&id(20_000 + number), now, twice));
 
-        let alone = |number| losses.goes_alone(&id(number));
+        let alone = |number| losses.must_be_isolated(&id(number));
         assert!((0..5).all(|number| !alone(number)), "old ones");
         assert!((5..ConnectionLosses::MAX_REMEMBERED).all(alone), "those of late");
         assert_eq!((0..9).filter(|number| alone(20_000 + number)).count(), 5, "as there is room");

@@ -28,7 +28,7 @@ use crate::lease_owners::LeaseOwners;
 use crate::lease_renewal::ActiveLeases;
 use crate::metrics::{RelayMetrics, SinkMetrics};
 use crate::misplaced::Misplaced;
-use crate::partition::vigil::Vigil;
+use crate::partition::suspension::SuspensionDetector;
 use crate::pending_deaths::{DeadRecord, PendingDeaths};
 use crate::refused_changes::RefusedChanges;
 use crate::routing::Router;
@@ -88,7 +88,7 @@ pub struct RelayState {
     pub(crate) turns: Turns,
     pub(crate) probe_budget: ProbeBudget,
     /// Whether this process was suspended and must read its partitions again.
-    pub(crate) vigil: Arc<Vigil>,
+    pub(crate) suspension: Arc<SuspensionDetector>,
 }
 
 /// Queues between the actors.

@@ -23,7 +23,7 @@ use crate::lane::{Lane, LaneEnd};
 use crate::lane_worker;
 use crate::live_mode::{LeaveReason, LiveMode};
 use crate::metrics::PARTITIONS_LIVE;
-use crate::partition::share::Share;
+use crate::partition::owned::OwnedPartitions;
 use crate::quarantine::{Candidate, Quarantine};
 use crate::repairer::{RepairBatch, Repairer};
 use crate::saturation::Saturation;
@@ -55,7 +55,7 @@ enum Event {
 
 pub(super) struct Driver<S> {
     context: Arc<RelayContext<S>>,
-    share: watch::Receiver<Share>,
+    owned: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     tasks: JoinSet<Event>,
@@ -67,7 +67,7 @@ pub(super) struct Driver<S> {
     targets: VecDeque<ScanTarget>,
     saturation: Saturation,
     /// The partitions at their last change, and whether any was added.
-    owned: Option<(Vec<u8>, bool)>,
+    last_owned: Option<(Vec<u8>, bool)>,
     next_tick: Instant,
     /// Whether the refusal by MongoDB is logged.
     is_refusal_reported: bool,
@@ -79,7 +79,7 @@ const TICK_INTERVAL: Duration = Duration::from_millis(20);
 impl<S: Sink> Driver<S> {
     pub(super) fn new(
         context: Arc<RelayContext<S>>,
-        share: watch::Receiver<Share>,
+        owned: watch::Receiver<OwnedPartitions>,
         wakeup: Wakeup,
         refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     ) -> Self {
@@ -87,7 +87,7 @@ impl<S: Sink> Driver<S> {
         let poll_interval = context.settings.poll_interval;
         Self {
             context,
-            share,
+            owned,
             wakeup,
             refills,
             tasks: JoinSet::new(),
@@ -98,7 +98,7 @@ impl<S: Sink> Driver<S> {
             repairing: false,
             targets: VecDeque::new(),
             saturation: Saturation::default(),
-            owned: None,
+            last_owned: None,
             next_tick: Instant::now(),
             is_refusal_reported: false,
         }
@@ -110,7 +110,7 @@ impl<S: Sink> Driver<S> {
     ///
     /// A panic in one of its tasks.
     pub(super) async fn run(&mut self) -> Result<(), JoinError> {
-        self.on_share();
+        self.on_partitions_changed();
         // Leases and due times follow the server's time: nothing is leased before it is known.
         self.learn_time().await;
         while !self.context.is_stopping() {
@@ -121,7 +121,7 @@ impl<S: Sink> Driver<S> {
                 Some(ended) = self.tasks.join_next() => self.on_event(ended)?,
                 Some(lane) = self.refills.recv() => self.targets.push_back(ScanTarget::Refill(lane)),
                 () = self.wakeup.woken() => self.on_wakeup(),
-                Ok(()) = self.share.changed() => self.on_share(),
+                Ok(()) = self.owned.changed() => self.on_partitions_changed(),
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }
@@ -228,7 +228,7 @@ impl<S: Sink> Driver<S> {
             if due.is_empty() {
                 continue;
             }
-            let is_suspected = |id: &RecordId| context.state.connection_losses.goes_alone(id);
+            let is_suspected = |id: &RecordId| context.state.connection_losses.must_be_isolated(id);
             for (key, head) in context.state.key_table.unblock_for_probes(sink, &due, is_suspected)
             {
                 self.targets.push_back(ScanTarget::At(ScanHint::of(head.partition, key, head.id)));
@@ -242,7 +242,7 @@ impl<S: Sink> Driver<S> {
         event: impl FnOnce(Result<ScanResult, StoreError>) -> Event + Send + 'static,
     ) {
         let context = self.context.clone();
-        let owned = self.share.borrow().partitions.clone();
+        let owned = self.owned.borrow().partitions.clone();
         let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
         let room = Room { records: context.settings.batch_size, bytes: allowance.bytes };
         self.tasks.spawn(async move {
@@ -295,8 +295,8 @@ impl<S: Sink> Driver<S> {
     }
 
     fn may_scan(&self) -> bool {
-        let share = self.share.borrow();
-        share.takes && !share.partitions.is_empty()
+        let owned = self.owned.borrow();
+        owned.may_acquire && !owned.partitions.is_empty()
     }
 
     /// Skips all targets: the lanes that asked for more continue without.
@@ -444,11 +444,11 @@ impl<S: Sink> Driver<S> {
             self.context.state.key_table.block(lane.key.clone(), KeyBlock::clone(wait));
             // Its destination may have confirmed meanwhile, which unblocked only the keys that
             // waited before. (A quarantined record waits for a connection, too.)
-            if !lane.alone && self.takes_again(wait) {
+            if !lane.is_quarantined && self.takes_again(wait) {
                 self.context.state.key_table.unblock(&lane.key);
             }
         }
-        if lane.alone && !self.live.is_live() {
+        if lane.is_quarantined && !self.live.is_live() {
             // The records behind it can go now.
             if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
                 let (partition, key) = (lane.partition, key.clone());
@@ -465,19 +465,20 @@ impl<S: Sink> Driver<S> {
     }
 
     /// Handles a change of the assigned partitions or of the instances that are alive.
-    fn on_share(&mut self) {
-        let Share { partitions, takes, alive } = self.share.borrow_and_update().clone();
+    fn on_partitions_changed(&mut self) {
+        let OwnedPartitions { partitions, may_acquire, alive } =
+            self.owned.borrow_and_update().clone();
         let state = &self.context.state;
         if state.lease_owners.set_alive(alive) {
             // The owners of these leases may have ended.
             state.key_table.unblock_leased();
             self.schedule.scan_soon();
         }
-        let owned = Some((partitions.clone(), takes));
-        if self.owned == owned {
+        let owned = Some((partitions.clone(), may_acquire));
+        if self.last_owned == owned {
             return;
         }
-        self.owned = owned;
+        self.last_owned = owned;
         self.leave_live(LeaveReason::OnPurpose);
         self.context.state.key_table.set_owned(&partitions);
         self.context.state.misplaced.keep_within(&partitions);

@@ -24,7 +24,7 @@ pub struct Lane {
     /// The key's partition.
     pub partition: u8,
     /// Whether it holds one quarantined record.
-    pub alone: bool,
+    pub is_quarantined: bool,
     revoked: AtomicBool,
     refused: AtomicBool,
     parked: AtomicBool,
@@ -121,15 +121,15 @@ impl Lane {
     }
 
     /// Creates a lane for one quarantined record.
-    pub(crate) fn alone(key: LaneKey, partition: u8) -> Arc<Self> {
+    pub(crate) fn quarantined(key: LaneKey, partition: u8) -> Arc<Self> {
         Arc::new(Self::with(key, partition, true))
     }
 
-    fn with(key: LaneKey, partition: u8, alone: bool) -> Self {
+    fn with(key: LaneKey, partition: u8, is_quarantined: bool) -> Self {
         Self {
             key,
             partition,
-            alone,
+            is_quarantined,
             revoked: AtomicBool::default(),
             refused: AtomicBool::default(),
             parked: AtomicBool::default(),

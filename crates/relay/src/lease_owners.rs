@@ -13,7 +13,7 @@ use postrider_outbox::lease::OwnerId;
 use postrider_outbox::record::Record;
 use postrider_store::boot_instant::BootInstant;
 
-use crate::partition::share::Alive;
+use crate::partition::owned::LiveOwners;
 
 /// Lease owners that are remembered. Beyond it a lease waits until it expires.
 const MAX_SEEN: usize = 1_000;
@@ -28,7 +28,7 @@ pub struct LeaseOwners {
 #[derive(Debug, Default)]
 struct Known {
     /// The owners that are alive; `None` if that was not read.
-    alive: Option<Alive>,
+    alive: Option<LiveOwners>,
     /// When a lease of an owner that is not alive was first seen.
     seen: HashMap<InstanceId, BootInstant>,
 }
@@ -51,7 +51,7 @@ impl LeaseOwners {
 
     /// Replaces the owners that are alive. Returns whether a known lease may have a dead owner: one
     /// that was alive, or one that was seen.
-    pub(crate) fn set_alive(&self, alive: Option<Alive>) -> bool {
+    pub(crate) fn set_alive(&self, alive: Option<LiveOwners>) -> bool {
         let mut known = self.known();
         let was_dead: BTreeSet<InstanceId> =
             known.seen.keys().copied().filter(|owner| known.is_dead(*owner)).collect();
@@ -110,16 +110,16 @@ mod tests {
     }
 
     /// The result of a read that is sent a second from now.
-    fn alive<const N: usize>(owners: [InstanceId; N]) -> Option<Alive> {
+    fn alive<const N: usize>(owners: [InstanceId; N]) -> Option<LiveOwners> {
         let as_of = BootInstant::now() + Duration::from_secs(1);
-        Some(Alive { owners: Arc::new(BTreeSet::from(owners)), as_of })
+        Some(LiveOwners { owners: Arc::new(BTreeSet::from(owners)), as_of })
     }
 
     #[test]
     fn owner_is_dead_by_a_read_sent_after_its_lease_was_seen() {
         let [own, peer] = [InstanceId::fresh(), InstanceId::fresh()];
         let owners = LeaseOwners::new(OwnerId::new(own), None);
-        let before = Some(Alive { owners: Arc::default(), as_of: BootInstant::now() });
+        let before = Some(LiveOwners { owners: Arc::default(), as_of: BootInstant::now() });
 
         assert!(!owners.is_dead(&leased_by(peer)), "nothing was read");
         assert!(!owners.set_alive(before));
@@ -148,7 +148,7 @@ mod tests {
         let before = InstanceId::fresh();
         let id = OwnerId::new(before);
         let owners = LeaseOwners::new(id.clone(), None);
-        let now = Some(Alive { owners: Arc::default(), as_of: BootInstant::now() });
+        let now = Some(LiveOwners { owners: Arc::default(), as_of: BootInstant::now() });
         owners.set_alive(now);
 
         assert!(!owners.is_dead(&leased_by(before)), "its own announcement may be on its way");

@@ -117,8 +117,8 @@ use crate::lease_owners::LeaseOwners;
 use crate::lease_renewal::ActiveLeases;
 use crate::metrics::{RelayMetrics, SinkMetrics};
 use crate::misplaced::Misplaced;
-use crate::partition::share::Share;
-use crate::partition::vigil::Vigil;
+use crate::partition::owned::OwnedPartitions;
+use crate::partition::suspension::SuspensionDetector;
 use crate::pending_deaths::{DeadRecord, PendingDeaths};
 use crate::refused_changes::RefusedChanges;
 use crate::routing::Router;
@@ -151,13 +151,13 @@ pub struct RelayParts<S> {
     /// The sinks by name.
     pub sinks: BTreeMap<String, S>,
     /// The partitions that this instance may deliver, and their changes.
-    pub share: watch::Receiver<Share>,
+    pub owned: watch::Receiver<OwnedPartitions>,
     /// Reasons to scan, and the events of the change stream.
     pub wakeup: Wakeup,
     /// Whether a done record is deleted at once (retention `"0s"`).
     pub delete_done: bool,
     /// Whether this process was suspended.
-    pub vigil: Arc<Vigil>,
+    pub suspension: Arc<SuspensionDetector>,
     /// The owner id of the instance that this one replaces.
     pub predecessor: Option<InstanceId>,
 }
@@ -184,7 +184,7 @@ pub enum RelayError {
 /// The relay of one instance.
 pub struct Relay<S> {
     context: Arc<RelayContext<S>>,
-    share: watch::Receiver<Share>,
+    owned: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     dead_letters: mpsc::Receiver<DeadRecord>,
@@ -202,10 +202,10 @@ impl<S: Sink> Relay<S> {
             owner,
             router,
             sinks,
-            share,
+            owned,
             wakeup,
             delete_done,
-            vigil,
+            suspension,
             predecessor,
         } = parts;
         let metrics = Arc::new(RelayMetrics::new(sinks.keys().map(String::as_str)));
@@ -232,9 +232,9 @@ impl<S: Sink> Relay<S> {
             in_flight: Arc::default(),
             turns: Turns::default(),
             probe_budget: ProbeBudget::new(settings.batch_bytes),
-            vigil,
+            suspension,
         };
-        state.key_table.set_owned(&share.borrow().partitions);
+        state.key_table.set_owned(&owned.borrow().partitions);
         let writer = SettlementWriter {
             settlements: Settlements::new(collections.clone(), delete_done),
             batch_size: settings.batch_size,
@@ -259,7 +259,7 @@ impl<S: Sink> Relay<S> {
         });
         let settlement_writer = tokio::spawn(settlement_writer::run(writer, settled));
         let (refills, dead_letters) = (asked_refills, dead);
-        Self { context, share, wakeup, refills, dead_letters, settlement_writer }
+        Self { context, owned, wakeup, refills, dead_letters, settlement_writer }
     }
 
     /// Returns the state that other components may read: circuits, keys, metrics.
@@ -286,7 +286,7 @@ impl<S: Sink> Relay<S> {
         let renewing = context.clone();
         parts.spawn(async move { renewing.state.leases.keep(&renewing.leaser).await });
 
-        let mut driver = Driver::new(context.clone(), self.share, self.wakeup, self.refills);
+        let mut driver = Driver::new(context.clone(), self.owned, self.wakeup, self.refills);
         let ended = tokio::select! {
             ended = driver.run() => ended.map_err(RelayError::Panicked),
             Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),

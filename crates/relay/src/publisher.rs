@@ -10,7 +10,7 @@ use tracing::{debug, instrument};
 use crate::addressing;
 use crate::context::{RelayContext, SinkHandle};
 use crate::destination_circuits::Fault;
-use crate::isolation::Place;
+use crate::isolation::IsolatedSlot;
 use crate::lane::{Lane, Parked};
 use crate::lease::LeasedRecord;
 use crate::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
@@ -63,12 +63,12 @@ pub(super) struct Admitted<'a, S> {
     message: Message,
     destination: Address,
     /// The isolated connection; `None` for the main one.
-    place: Option<Place>,
+    slot: Option<IsolatedSlot>,
 }
 
 impl<S> Admitted<'_, S> {
     /// Returns sink and destination: within both a broker keeps the order of what is published.
-    pub(super) fn way(&self) -> (String, String) {
+    pub(super) fn route(&self) -> (String, String) {
         (self.sink.clone(), self.message.address.destination.clone())
     }
 
@@ -127,7 +127,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         };
         let destination = handle.sink.destination(&message);
         match self.enter(handle, &destination, leased, lane, waits).await {
-            Ok(place) => Ok(Admitted { sink, handle, message, destination, place }),
+            Ok(slot) => Ok(Admitted { sink, handle, message, destination, slot }),
             Err(delivery) => Err(DeliveryResult { sink, delivery }),
         }
     }
@@ -139,7 +139,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         leased: &LeasedRecord,
         lane: &Lane,
         waits: bool,
-    ) -> Result<Option<Place>, Delivery> {
+    ) -> Result<Option<IsolatedSlot>, Delivery> {
         if !waits && !handle.circuit.is_closed() {
             return Err(Delivery::SinkLost);
         }
@@ -151,17 +151,18 @@ impl<'a, S: Sink> Publisher<'a, S> {
         if !is_up {
             return Err(Delivery::Interrupted);
         }
-        let goes_alone = self.context.state.connection_losses.goes_alone(&leased.record.id);
-        if lane.alone {
+        let must_be_isolated =
+            self.context.state.connection_losses.must_be_isolated(&leased.record.id);
+        if lane.is_quarantined {
             // A record that may have lost connections shares none with probes.
-            let exclusive = handle.destinations.is_exclusive(destination) || goes_alone;
-            let place = tokio::select! {
-                place = handle.isolated.enter(exclusive) => place,
+            let exclusive = handle.destinations.is_exclusive(destination) || must_be_isolated;
+            let slot = tokio::select! {
+                slot = handle.isolated.enter(exclusive) => slot,
                 () = lane.over(&self.context.stop) => return Err(Delivery::Interrupted),
             };
-            return place.map(Some).map_err(|down| self.not_isolated(handle, destination, down));
+            return slot.map(Some).map_err(|down| self.not_isolated(handle, destination, down));
         }
-        if goes_alone {
+        if must_be_isolated {
             return Err(Delivery::Interrupted);
         }
         match handle.destinations.waits(destination) {
@@ -210,22 +211,22 @@ impl<'a, S: Sink> Publisher<'a, S> {
         leased: &LeasedRecord,
         lane: &Lane,
     ) -> DeliveryResult {
-        let Admitted { sink, handle, mut message, destination, place } = admitted;
+        let Admitted { sink, handle, mut message, destination, slot } = admitted;
         // Checked as late as possible: no publish starts after the lease has ended.
-        if !leased.may_start() || !self.context.state.vigil.may_publish(BootInstant::now()) {
+        if !leased.may_start() || !self.context.state.suspension.may_publish(BootInstant::now()) {
             return DeliveryResult { sink, delivery: Delivery::Interrupted };
         }
         let in_flight = &self.context.state.in_flight;
-        debug!(isolated = place.is_some(), "publishing");
+        debug!(isolated = slot.is_some(), "publishing");
         failpoint::hit("relay::before_publish");
         failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
         message.is_urgent = lane.waiting_count() > URGENT_FACTOR * in_flight.per_lane();
-        let (handed_over, result) = match &place {
-            Some(place) => {
+        let (handed_over, result) = match &slot {
+            Some(slot) => {
                 // A probe may take as long as a publish, and takes no room from others.
-                let _parked = if place.is_exclusive() { None } else { self.park(lane) };
-                handle.isolated.publish(place, message).await
+                let _parked = if slot.is_exclusive() { None } else { self.park(lane) };
+                handle.isolated.publish(slot, message).await
             }
             None => {
                 let handed_over = Instant::now();
@@ -245,7 +246,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
             }
             Err(error) => {
                 debug!(failure = ?error.failure, cause = error.detail, "not confirmed");
-                self.judge(handle, &destination, leased, place, handed_over, error)
+                self.judge(handle, &destination, leased, slot, handed_over, error)
             }
         };
         DeliveryResult { sink, delivery }
@@ -309,7 +310,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         handle: &SinkHandle<S>,
         destination: &Address,
         leased: &LeasedRecord,
-        place: Option<Place>,
+        slot: Option<IsolatedSlot>,
         handed_over: Instant,
         error: PublishError,
     ) -> Delivery {
@@ -321,12 +322,12 @@ impl<'a, S: Sink> Publisher<'a, S> {
         let is_answer = matches!(failure, Retryable | TooLarge | Rejected);
         let breaks_silence = is_answer && handle.destinations.heard(destination);
         self.unblock_if(breaks_silence, handle, destination);
-        match (failure, place) {
-            (Retryable, place) => {
+        match (failure, slot) {
+            (Retryable, slot) => {
                 losses.forget(id);
                 // It does not confirm, but it answers: no probe is required.
                 let answers =
-                    place.is_some() && handle.destinations.answered(destination, handed_over);
+                    slot.is_some() && handle.destinations.answered(destination, handed_over);
                 self.unblock_if(answers, handle, destination);
                 Delivery::Failed(detail)
             }
@@ -338,8 +339,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
                 losses.forget(id);
                 Delivery::Undeliverable(DeadReason::Refused(detail))
             }
-            (Unconfirmed, place) => {
-                let isolated = place.is_some();
+            (Unconfirmed, slot) => {
+                let isolated = slot.is_some();
                 match handle.destinations.unconfirmed(destination, handed_over, &detail, isolated) {
                     Fault::Record => Delivery::Failed(detail),
                     Fault::Destination(until) => {
@@ -357,7 +358,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
                     }
                 }
             }
-            (Indeterminate, Some(place)) if place.is_exclusive() => {
+            (Indeterminate, Some(slot)) if slot.is_exclusive() => {
                 // It was alone on the lost connection. If the record is known to break connections,
                 // the loss says nothing about its destination.
                 let is_guilty = losses.is_guilty(id)
@@ -378,7 +379,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
             }
             (Indeterminate, None) => {
                 losses.note(id);
-                if losses.goes_alone(id) {
+                if losses.must_be_isolated(id) {
                     handle.destinations.suspected(destination, handed_over, &detail);
                 }
                 handle.circuit.open(SinkDown::new(detail));

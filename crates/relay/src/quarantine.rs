@@ -75,9 +75,9 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     /// Creates the candidate of a record that was just read.
     pub(super) fn candidate(&self, record: &Record) -> Candidate {
         let sink = addressing::sink_name(self.context, record).map(str::to_owned);
-        let waits_for = if record.is_suspect() {
+        let waits_for = if record.is_poison() {
             Queue::Poison
-        } else if self.context.state.connection_losses.goes_alone(&record.id) {
+        } else if self.context.state.connection_losses.must_be_isolated(&record.id) {
             Queue::ConnectionLosses
         } else {
             Queue::Probes
@@ -122,7 +122,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         if !self.may_go(&record, candidate.waits_for, handle, &mut permit) {
             return Ok(None);
         }
-        let lane = Lane::alone(key.clone(), head.partition);
+        let lane = Lane::quarantined(key.clone(), head.partition);
         if !key_table.start_quarantined(&lane, head) {
             return Ok(None);
         }

@@ -214,7 +214,7 @@ impl<'a, S: Sink> Scanner<'a, S> {
         let (recoveries, start) = (key_table.recoveries(), key_table.scan_start());
         let mut snapshot = Snapshot::begin(&context.collections).await?;
         if !context.settings.is_ordered() {
-            snapshot.go_on_within_keys();
+            snapshot.split_keys();
         }
         let (blockers, misplaced) = self.read_blockers(&mut snapshot, room.records).await?;
         let (exhausted, defective) =

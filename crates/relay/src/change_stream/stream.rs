@@ -114,10 +114,7 @@ async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
     let moment = moment.ok_or_else(|| wrong("there is no such collection"))?;
     let time =
         answer.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime"));
-    match lags(Some(moment), time.ok()) {
-        true => Err(wrong(LAGS)),
-        false => Ok(moment),
-    }
+    if lags(Some(moment), time.ok()) { Err(wrong(LAGS)) } else { Ok(moment) }
 }
 
 const LAGS: &str = "what a majority has is far behind the cluster's time";
@@ -202,9 +199,10 @@ fn read(event: &RawDocument) -> Event {
     }
     let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");
     let is_whole = event.get_bool(IS_SMALL).unwrap_or(false);
-    Event::Is(match is_insert && is_whole && record.placement != Placement::Invalid {
-        true => StreamEvent::Pending(Box::new(record), at),
-        false => touched(record, at),
+    Event::Is(if is_insert && is_whole && record.placement != Placement::Invalid {
+        StreamEvent::Pending(Box::new(record), at)
+    } else {
+        touched(record, at)
     })
 }
 

@@ -45,8 +45,8 @@ impl<S: Sink> Driver<S> {
             return;
         }
         let targets: Vec<ScanTarget> = {
-            let share = self.share.borrow();
-            let is_ours = |hint: &ScanHint| share.partitions.contains(&hint.partition());
+            let owned = self.owned.borrow();
+            let is_ours = |hint: &ScanHint| owned.partitions.contains(&hint.partition());
             let ours = hints.into_iter().filter(is_ours);
             ours.map(ScanTarget::At).filter(|target| !self.is_in_flight(target)).collect()
         };
@@ -121,7 +121,7 @@ impl<S: Sink> Driver<S> {
                 Hints::None
             }
             (StreamEvent::Pending(record, at), Phase::Live { .. }) => {
-                if self.share.borrow().partitions.contains(&record.partition) {
+                if self.owned.borrow().partitions.contains(&record.partition) {
                     self.handle_pending(*record, at);
                 }
                 Hints::None
@@ -132,7 +132,7 @@ impl<S: Sink> Driver<S> {
     /// Corrects a record with an invalid partition first, and blocks its key until then: a scan
     /// might not find it.
     fn handle_misplaced(&mut self, record: Record, at: Timestamp) {
-        let is_ours = self.share.borrow().partitions.contains(&record.partition);
+        let is_ours = self.owned.borrow().partitions.contains(&record.partition);
         if !is_ours {
             return;
         }
@@ -253,7 +253,7 @@ impl<S: Sink> Driver<S> {
         }
         key_table.go_live();
         self.live.went_live(Instant::now());
-        let partitions = self.share.borrow().partitions.len();
+        let partitions = self.owned.borrow().partitions.len();
         gauge!(PARTITIONS_LIVE).set(partitions as f64);
         debug!(partitions, pending_scans, "the change stream carries the records");
     }

@@ -420,9 +420,9 @@ fn parked_lane_takes_no_room_until_unparked() {
 
 #[test]
 fn quarantine_lane_holds_one_record() {
-    let lane = Lane::alone(LaneKey::Keyed("k".into()), 9);
+    let lane = Lane::quarantined(LaneKey::Keyed("k".into()), 9);
 
-    assert_eq!((lane.alone, lane.partition), (true, 9));
-    assert!(!self::lane().alone);
+    assert_eq!((lane.is_quarantined, lane.partition), (true, 9));
+    assert!(!self::lane().is_quarantined);
     assert_eq!(lane.single(), RecordId::from(bson::Bson::Null), "it has none yet");
 }

@@ -36,7 +36,7 @@ pub const NONE: &str = "none";
 
 /// A live instance: its heartbeat is fresh.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Member {
+pub struct LiveInstance {
     /// Its id.
     pub id: InstanceId,
     /// Whether it is stopping.
@@ -50,7 +50,7 @@ pub struct Member {
     /// Whether it relays at all.
     pub relays: bool,
     /// Whether it waits for partitions that others have.
-    pub asks: bool,
+    pub wants_partitions: bool,
     /// The id under which it leases.
     pub lease_owner: InstanceId,
 }
@@ -107,9 +107,9 @@ impl Assignment {
 
 /// The result of one read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
+pub struct FleetView {
     /// The live instances, by id.
-    pub members: BTreeMap<InstanceId, Member>,
+    pub members: BTreeMap<InstanceId, LiveInstance>,
     /// Whether there are documents with stale heartbeats.
     pub some_stale: bool,
     /// Assignments by partition; a missing one was never made.
@@ -122,7 +122,7 @@ pub struct View {
     pub unreadable: Vec<Unreadable>,
 }
 
-impl View {
+impl FleetView {
     /// Returns the fingerprint of the instance that has run longest: it applies to all.
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         let relaying = self.members.values().filter(|member| member.relays);
@@ -142,7 +142,7 @@ impl View {
     /// Returns the instances that share the partitions.
     pub fn sharing(&self) -> Vec<InstanceId> {
         let fleet = self.fingerprint();
-        let agrees = |member: &Member| match (&member.fingerprint, fleet) {
+        let agrees = |member: &LiveInstance| match (&member.fingerprint, fleet) {
             (Some(own), Some(fleet)) => own == fleet,
             _ => true,
         };
@@ -214,7 +214,7 @@ impl Fleet {
     }
 
     /// Reads everything.
-    pub async fn view(&self) -> Result<View, StoreError> {
+    pub async fn view(&self) -> Result<FleetView, StoreError> {
         // The state that a relay reports is for operators, and larger than the rest.
         let control = doc! { KIND: SWITCH, names::IS_OLD: names::is_old() };
         let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
@@ -224,7 +224,7 @@ impl Fleet {
             self.also(collections::CONTROL, doc! { "$set": control }),
         ];
         let documents = self.read(collections::ASSIGNMENTS, pipeline).await?;
-        let mut view = View::default();
+        let mut view = FleetView::default();
         for raw in &documents {
             let (document, mut lost) = decodable(raw);
             let base = match document.get_str(KIND) {
@@ -258,7 +258,7 @@ impl Fleet {
     pub async fn assign(
         &self,
         partitions: &[u8],
-        view: &View,
+        view: &FleetView,
         owner: Option<InstanceId>,
     ) -> Result<(), StoreError> {
         if partitions.is_empty() {
@@ -329,12 +329,12 @@ impl Fleet {
             "foreignField": "instanceId",
             "as": "partitionsOwned",
         } };
-        let told = doc! { "$set": {
+        let added = doc! { "$set": {
             "stale": { "$not": self.is_fresh() },
             "partitionsOwned": { "$size": "$partitionsOwned" },
         } };
         let order = doc! { "$sort": { fields::STARTED_AT: 1, "_id": 1 } };
-        let found = self.read(collections::INSTANCES, [owned, told, order]).await?;
+        let found = self.read(collections::INSTANCES, [owned, added, order]).await?;
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
@@ -348,9 +348,9 @@ impl Fleet {
             "as": fields::HOSTNAME,
         } };
         let hostname = doc! { "$first": format!("${0}.{0}", fields::HOSTNAME) };
-        let told = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
+        let added = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
         let order = doc! { "$sort": { "_id": 1 } };
-        let found = self.read(collections::ASSIGNMENTS, [instance, told, order]).await?;
+        let found = self.read(collections::ASSIGNMENTS, [instance, added, order]).await?;
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
@@ -434,7 +434,7 @@ const SWITCH: &str = "switch";
 /// Whether the heartbeat is younger than `stale_after`.
 const FRESH: &str = "_fresh";
 
-impl View {
+impl FleetView {
     fn note_assignment(&mut self, raw: &RawDocument, document: &Document, lost: &mut Vec<String>) {
         let id = match document.get("_id") {
             Some(Bson::Int32(id)) => i64::from(*id),
@@ -461,26 +461,26 @@ impl View {
         if heartbeat.is_some_and(|at| !matches!(at, Bson::DateTime(_))) {
             note(lost, fields::LAST_HEARTBEAT);
         }
-        let may_live = lost.iter().any(|field| field == fields::LAST_HEARTBEAT);
-        if !may_live && !document.get_bool(FRESH).unwrap_or(false) {
+        let may_be_alive = lost.iter().any(|field| field == fields::LAST_HEARTBEAT);
+        if !may_be_alive && !document.get_bool(FRESH).unwrap_or(false) {
             self.some_stale = true;
             return;
         }
         let takes = document.get_str(fields::PARTITIONS).unwrap_or(ASSIGNED);
-        let member = Member {
+        let member = LiveInstance {
             id,
-            draining: may_live
+            draining: may_be_alive
                 || document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
             started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
             // The fingerprint of an instance that may be gone does not count.
             fingerprint: document
                 .get_document(fields::FINGERPRINT)
                 .ok()
-                .filter(|_| !may_live)
+                .filter(|_| !may_be_alive)
                 .and_then(Fingerprint::read),
             assigned: takes == ASSIGNED,
             relays: takes != NONE,
-            asks: document.get_bool(fields::ASKS).unwrap_or(false),
+            wants_partitions: document.get_bool(fields::ASKS).unwrap_or(false),
             lease_owner: document.get(fields::LEASE_OWNER).and_then(InstanceId::read).unwrap_or(id),
         };
         self.members.insert(id, member);

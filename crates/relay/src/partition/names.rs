@@ -4,7 +4,7 @@
 //! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`keep`]). If the
 //! holder does not answer, the new instance replaces it by an update that matches the holder and the
 //! question: either the answer or the replacement succeeds. A replaced instance publishes nothing more
-//! and ends. A process that was suspended reads before it publishes ([`vigil`](crate::partition::vigil)).
+//! and ends. A process that was suspended reads before it publishes ([`suspension`](crate::partition::suspension)).
 //!
 //! `tests/model/src/names` models the rules, and shows what fails without each.
 

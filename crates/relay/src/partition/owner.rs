@@ -16,7 +16,7 @@ use crate::partition::set::partition_set;
 
 /// An instance as its document describes it.
 #[derive(Clone, Debug)]
-pub struct Owner {
+pub struct PartitionOwner {
     /// Its id.
     pub id: String,
     /// Its host.
@@ -37,12 +37,12 @@ pub enum Ownership {
     /// No instance owns it yet.
     Unowned,
     /// Its owner is gone, or its heartbeat is stale.
-    Stale(Owner),
+    Stale(PartitionOwner),
     /// A live instance.
-    Owned(Owner),
+    Owned(PartitionOwner),
 }
 
-impl Owner {
+impl PartitionOwner {
     fn of(instance: &Document) -> Self {
         Self {
             id: text(instance.get("_id")),
@@ -93,7 +93,7 @@ pub async fn of_partition(
         partition_set(&takes(instance)).is_ok_and(|fixed| fixed.contains(&partition))
     };
     if let Some(instance) = living().find(has_it) {
-        return Ok(Ownership::Owned(Owner::of(instance)));
+        return Ok(Ownership::Owned(PartitionOwner::of(instance)));
     }
     let id = i32::from(partition).into();
     let found = one(collections, names::ASSIGNMENTS, "read an assignment", id).await?;
@@ -103,11 +103,11 @@ pub async fn of_partition(
     };
     let instance = instances.iter().find(|instance| instance.get("_id") == Some(&owner));
     Ok(match instance {
-        Some(instance) if is_stale(instance) => Ownership::Stale(Owner::of(instance)),
-        Some(instance) => Ownership::Owned(Owner::of(instance)),
+        Some(instance) if is_stale(instance) => Ownership::Stale(PartitionOwner::of(instance)),
+        Some(instance) => Ownership::Owned(PartitionOwner::of(instance)),
         None => {
             let id = text(Some(&owner));
-            Ownership::Stale(Owner { id, host: None, last_heartbeat: None, relay: None })
+            Ownership::Stale(PartitionOwner { id, host: None, last_heartbeat: None, relay: None })
         }
     })
 }
