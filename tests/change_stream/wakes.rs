@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bson::{Bson, DateTime, Document, doc};
 use postrider::outbox::collections::Collections;
 use postrider::outbox::redrive::{Redrive, Redriver};
-use postrider::outbox::snapshot::Room;
+use postrider::outbox::snapshot::ReadLimit;
 use postrider::outbox::undecoded::RawId;
 use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
@@ -185,7 +185,7 @@ async fn a_record_that_got_a_key_meanwhile_keeps_its_order() {
     let partition = postrider::partition::of_key("k");
     let target = ScanTarget::At(ScanHint::Record { partition, id: ids(&["second"]).remove(0) });
     let owned: Vec<u8> = (0..=255).collect();
-    let room = Room { records: 500, bytes: 16 << 20 };
+    let room = ReadLimit { records: 500, bytes: 16 << 20 };
 
     let seen = Scanner::new(&harness.context)
         .scan(ScanScope::Targets(vec![target]), &owned, room)

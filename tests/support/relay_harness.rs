@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postrider::outbox::collections::Collections;
 use postrider::outbox::position::Position;
-use postrider::outbox::snapshot::Room;
+use postrider::outbox::snapshot::ReadLimit;
 use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::relay::acquirer::Acquirer;
@@ -51,7 +51,7 @@ impl RelayHarness {
     /// Scans everything.
     pub async fn scan(&self) -> ScanResult {
         let owned: Vec<u8> = (0..=255).collect();
-        let room = Room { records: 500, bytes: 16 << 20 };
+        let room = ReadLimit { records: 500, bytes: 16 << 20 };
         let scope = ScanScope::Rotation(Position::start());
         Scanner::new(&self.context).scan(scope, &owned, room).await.unwrap()
     }

@@ -11,7 +11,7 @@ use mongodb::options::ReadConcern;
 use postrider_outbox::collections::{Collections, names};
 use postrider_store::connect::{ask, majority, primary};
 use postrider_store::failpoint;
-use postrider_store::insert::{Refusal, insert};
+use postrider_store::insert::{InsertRefusal, insert};
 use postrider_store::text::chain;
 use postrider_store::{DUPLICATE_KEY, StoreError, limits};
 use tracing::{debug, warn};
@@ -57,11 +57,11 @@ pub(crate) enum RefusedBy {
     /// The unique index of requests.
     Request,
     /// Another reason.
-    Other(Refusal),
+    Other(InsertRefusal),
 }
 
 /// Which unique index refused an append. Decided by the index's keys, since messages differ between versions.
-pub(super) fn refused_by(refusal: Refusal) -> RefusedBy {
+pub(super) fn refused_by(refusal: InsertRefusal) -> RefusedBy {
     let is = |keys: &Document| refusal.key_pattern.as_ref() == Some(keys);
     match refusal.code {
         DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "version": 1 }) => RefusedBy::Version,
@@ -139,7 +139,7 @@ pub(crate) async fn fill(
     context: &Context,
     outbox: &Collections,
     appends: &[(&PreparedAppend, Place)],
-) -> Result<Option<(usize, Refusal)>, StoreError> {
+) -> Result<Option<(usize, InsertRefusal)>, StoreError> {
     if let Some(refused) = streams(session, context, appends).await? {
         return Ok(Some(refused));
     }
@@ -157,7 +157,7 @@ pub(super) async fn streams(
     session: &mut ClientSession,
     context: &Context,
     appends: &[(&PreparedAppend, Place)],
-) -> Result<Option<(usize, Refusal)>, StoreError> {
+) -> Result<Option<(usize, InsertRefusal)>, StoreError> {
     let database = context.database(CollectionKind::Events);
     for (name, positions) in by_name(appends) {
         let settings = context.settings();
@@ -180,7 +180,7 @@ pub(super) async fn records(
     session: &mut ClientSession,
     outbox: &Collections,
     documents: &[RawDocumentBuf],
-) -> Result<Option<Refusal>, StoreError> {
+) -> Result<Option<InsertRefusal>, StoreError> {
     let records = outbox.name(names::RECORDS);
     let inserting = insert(session, outbox.database(), &records, documents);
     postrider_store::within(ACTION, limits::BATCH_TIMEOUT, inserting).await
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn unique_indexes_are_distinguished_by_their_keys() {
-        let refusal = |key_pattern: Option<Document>| Refusal {
+        let refusal = |key_pattern: Option<Document>| InsertRefusal {
             index: 0,
             code: DUPLICATE_KEY,
             key_pattern,

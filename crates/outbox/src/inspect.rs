@@ -8,7 +8,7 @@ use postrider_store::{StoreError, limits, read, within};
 
 use crate::collections::{Collections, names};
 use crate::fields::ID;
-use crate::undecoded::{RawId, Shown, Writer};
+use crate::undecoded::{DecodedRecord, RawId, RawWriter};
 
 /// Serves operators: `{deadAt}` where dead.
 pub const DEAD_INDEX: &str = "dead_idx";
@@ -32,11 +32,11 @@ impl Inspector {
     }
 
     /// Returns the record with the first of these ids that exists.
-    pub async fn show(&self, ids: &[RawId]) -> Result<Option<Shown>, StoreError> {
+    pub async fn show(&self, ids: &[RawId]) -> Result<Option<DecodedRecord>, StoreError> {
         for id in ids {
-            let filter = Writer::default().element(id, ID).finish();
+            let filter = RawWriter::default().element(id, ID).finish();
             if let Some(found) = self.first(&filter).await? {
-                return Ok(Some(Shown::read(&found)));
+                return Ok(Some(DecodedRecord::read(&found)));
             }
         }
         Ok(None)
@@ -47,10 +47,10 @@ impl Inspector {
         &self,
         action: &'static str,
         command: &str,
-        rest: impl FnOnce(Writer) -> Writer,
+        rest: impl FnOnce(RawWriter) -> RawWriter,
     ) -> Result<Vec<RawDocumentBuf>, StoreError> {
         let command = doc! { command: self.collections.name(names::RECORDS) };
-        let command = rest(Writer::default().fields(&command)).fields(&read::options());
+        let command = rest(RawWriter::default().fields(&command)).fields(&read::options());
         read::all(self.collections.database(), action, command.finish()).await
     }
 
@@ -80,5 +80,5 @@ impl Inspector {
 
 /// Decodes a record as far as possible.
 pub fn decoded(record: &RawDocument) -> Document {
-    Shown::read(record).document
+    DecodedRecord::read(record).document
 }

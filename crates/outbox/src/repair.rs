@@ -23,7 +23,7 @@ use crate::position::NO_SEQ;
 use crate::reason::DeadReason;
 use crate::record::{Placement, Record, Unfit};
 use crate::settle::smallest_deaths;
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.
 pub const SCHEDULED_INDEX: &str = "scheduled_idx";
@@ -368,12 +368,12 @@ impl Repairs {
     ) -> Result<Written, StoreError> {
         let rest = doc! { "u": change, "multi": false };
         let statement = |id: &RawId| {
-            let q = Writer::default().element(id, ID).fields(&doc! { STATUS: status }).finish();
-            Writer::default().document("q", &q).fields(&rest).finish()
+            let q = RawWriter::default().element(id, ID).fields(&doc! { STATUS: status }).finish();
+            RawWriter::default().document("q", &q).fields(&rest).finish()
         };
         let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
         let options = write::options(AckLevel::Majority);
-        let command = Writer::writes(&self.collections, "update", &statements, &options);
+        let command = RawWriter::writes(&self.collections, "update", &statements, &options);
         write::send(self.collections.database(), action, command).await
     }
 

@@ -21,7 +21,7 @@ use crate::record::{LaneKey, Placement, Record};
 use crate::repair::SCHEDULED_INDEX;
 use crate::shown;
 use crate::snapshot::LANE_INDEX;
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Records to sample in one range.
 const SAMPLE_SIZE: i64 = 100;
@@ -31,7 +31,7 @@ const SAMPLED_PARTITIONS: i32 = 32;
 
 /// Counts are exact up to this many records; above, their accuracy is reported. Counting by an
 /// index takes about 0.2 s per 100,000 records.
-pub const EXACT: u64 = 100_000;
+pub const MAX_EXACT_COUNT: u64 = 100_000;
 
 /// Maximum count of a gauge. Gauges are counted in the background, at most 1 % of the time.
 const MAX_GAUGE_COUNT: u64 = 10_000_000;
@@ -157,18 +157,18 @@ impl Mismatches {
 
 impl Inspector {
     /// Counts records by status: each record if there are few, else pending, scheduled and dead
-    /// ones by index up to [`EXACT`], and done ones as the rest.
+    /// ones by index up to [`MAX_EXACT_COUNT`], and done ones as the rest.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
         let total = self.total().await?;
-        if total <= EXACT
+        if total <= MAX_EXACT_COUNT
             && let Some(stats) = self.each().await?
         {
             return Ok(stats);
         }
         let (pending, scheduled, dead, (invalid, is_all)) = tokio::try_join!(
-            self.pending(EXACT + 1),
-            self.count_of(SCHEDULED, SCHEDULED_INDEX, EXACT + 1),
-            self.count_of(DEAD, DEAD_INDEX, EXACT + 1),
+            self.pending(MAX_EXACT_COUNT + 1),
+            self.count_of(SCHEDULED, SCHEDULED_INDEX, MAX_EXACT_COUNT + 1),
+            self.count_of(DEAD, DEAD_INDEX, MAX_EXACT_COUNT + 1),
             self.probe(),
         )?;
         let (pending, oldest) = pending;
@@ -187,26 +187,29 @@ impl Inspector {
             (DEAD, dead, &mut stats.dead),
         ];
         for (name, count, figure) in counts {
-            *figure = count.min(EXACT);
-            if count > EXACT {
+            *figure = count.min(MAX_EXACT_COUNT);
+            if count > MAX_EXACT_COUNT {
                 accuracy.insert(name.to_owned(), Accuracy::AtLeast);
             }
         }
         let rest = stats.pending + stats.scheduled + stats.dead + stats.invalid;
         stats.done = total.saturating_sub(rest);
         accuracy.insert(DONE.to_owned(), Accuracy::Estimate);
-        if pending > EXACT {
+        if pending > MAX_EXACT_COUNT {
             accuracy.insert("oldestPendingSeconds".to_owned(), Accuracy::AtLeast);
         }
-        if pending > EXACT || scheduled > EXACT || dead > EXACT {
+        if pending > MAX_EXACT_COUNT || scheduled > MAX_EXACT_COUNT || dead > MAX_EXACT_COUNT {
             accuracy.insert(DONE.to_owned(), Accuracy::AtMost);
             // With few done records, the others are the difference.
-            let done = self.count_of(DONE, DONE_TTL_INDEX, EXACT + 1).await?;
-            if done <= EXACT {
+            let done = self.count_of(DONE, DONE_TTL_INDEX, MAX_EXACT_COUNT + 1).await?;
+            if done <= MAX_EXACT_COUNT {
                 accuracy.remove(DONE);
                 let uncounted = stats.done.saturating_sub(done);
                 stats.done = done;
-                if pending > EXACT && scheduled <= EXACT && dead <= EXACT {
+                if pending > MAX_EXACT_COUNT
+                    && scheduled <= MAX_EXACT_COUNT
+                    && dead <= MAX_EXACT_COUNT
+                {
                     stats.pending += uncounted;
                     accuracy.insert(PENDING.to_owned(), Accuracy::Estimate);
                 }
@@ -216,11 +219,11 @@ impl Inspector {
         Ok(stats)
     }
 
-    /// Counts every record in one pass; `None` if there are more than [`EXACT`].
+    /// Counts every record in one pass; `None` if there are more than [`MAX_EXACT_COUNT`].
     async fn each(&self) -> Result<Option<Stats>, StoreError> {
         let is_pending = doc! { "$eq": [format!("${STATUS}"), PENDING] };
         let pipeline = [
-            doc! { "$limit": i64::try_from(EXACT + 1).unwrap_or(i64::MAX) },
+            doc! { "$limit": i64::try_from(MAX_EXACT_COUNT + 1).unwrap_or(i64::MAX) },
             doc! { "$group": {
                 ID: format!("${STATUS}"),
                 "count": { "$sum": 1 },
@@ -246,7 +249,7 @@ impl Inspector {
                 _ => stats.invalid += count,
             }
         }
-        Ok((total <= EXACT).then_some(stats))
+        Ok((total <= MAX_EXACT_COUNT).then_some(stats))
     }
 
     /// Counts pending, scheduled and dead records by index, up to ten million each.
@@ -284,14 +287,14 @@ impl Inspector {
     pub async fn invalid(&self, after: Option<&RawId>) -> Result<(u64, Option<RawId>), StoreError> {
         let end = self.step(after).await?;
         let mut within = between(after, end.as_ref());
-        within.push(Writer::default().fields(&invalid()).finish());
+        within.push(RawWriter::default().fields(&invalid()).finish());
         let stages = [
-            Writer::default()
-                .document("$match", &Writer::default().documents("$and", &within).finish())
+            RawWriter::default()
+                .document("$match", &RawWriter::default().documents("$and", &within).finish())
                 .finish(),
-            Writer::default().fields(&doc! { "$count": "count" }).finish(),
+            RawWriter::default().fields(&doc! { "$count": "count" }).finish(),
         ];
-        let pipeline = |command: Writer| {
+        let pipeline = |command: RawWriter| {
             let rest = doc! { "cursor": {}, "hint": ID_INDEX };
             command.documents("pipeline", &stages).fields(&rest)
         };
@@ -327,7 +330,7 @@ impl Inspector {
             if by == GroupBy::Reason && status == PENDING {
                 continue;
             }
-            let most = i64::try_from(EXACT).unwrap_or(i64::MAX);
+            let most = i64::try_from(MAX_EXACT_COUNT).unwrap_or(i64::MAX);
             let pipeline = [
                 doc! { "$match": { STATUS: exactly(status) } },
                 doc! { "$limit": most },
@@ -341,7 +344,7 @@ impl Inspector {
                 let count = number(group.get("count"));
                 groups.groups.push(Group { status: status.to_owned(), value, count });
             }
-            if self.count_of(status, index, EXACT + 1).await? > EXACT {
+            if self.count_of(status, index, MAX_EXACT_COUNT + 1).await? > MAX_EXACT_COUNT {
                 groups.partial.push(status.to_owned());
             }
         }

@@ -13,7 +13,7 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::lease::Leaser;
 use postrider_outbox::record::Record;
 use postrider_outbox::repair::Repairs;
-use postrider_outbox::snapshot::Snapshot;
+use postrider_outbox::snapshot::OutboxSnapshot;
 use postrider_store::{ServerClock, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -169,7 +169,7 @@ impl<S> RelayContext<S> {
         id: &RecordId,
         status: &str,
     ) -> Result<Option<Record>, StoreError> {
-        Snapshot::begin(&self.collections).await?.by_id(id, status).await
+        OutboxSnapshot::begin(&self.collections).await?.by_id(id, status).await
     }
 
     /// Returns whether a stop was requested: nothing new is published.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use metrics::gauge;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::Room;
+use postrider_outbox::snapshot::ReadLimit;
 use postrider_outbox::wakeup::{ScanHint, Wakeup};
 use postrider_store::StoreError;
 use tokio::sync::{mpsc, watch};
@@ -28,7 +28,7 @@ use crate::quarantine::{Candidate, Quarantine};
 use crate::repairer::{RepairBatch, Repairer};
 use crate::saturation::Saturation;
 use crate::scanner::{MISPLACED_PAGE, ScanResult, ScanScope, ScanTarget, Scanner};
-use crate::schedule::{Page, STORE_PAUSE, Schedule};
+use crate::schedule::{RotationPage, STORE_PAUSE, Schedule};
 use crate::sink::Sink;
 use crate::store_health::{StoreWork, remedy, words};
 
@@ -244,7 +244,7 @@ impl<S: Sink> Driver<S> {
         let context = self.context.clone();
         let owned = self.owned.borrow().partitions.clone();
         let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
-        let room = Room { records: context.settings.batch_size, bytes: allowance.bytes };
+        let room = ReadLimit { records: context.settings.batch_size, bytes: allowance.bytes };
         self.tasks.spawn(async move {
             let result = Scanner::new(&context).scan(scope, &owned, room).await;
             // The records that will be leased are counted as in flight now.
@@ -393,7 +393,8 @@ impl<S: Sink> Driver<S> {
         // A page full of records that must wait does not count as work.
         let is_saturated = self.saturation.page(result.full && found, Instant::now());
         self.wakeup.set_saturated(is_saturated);
-        let page = Page { continues_at: result.next.take(), found, skipped: result.skipped };
+        let page =
+            RotationPage { continues_at: result.next.take(), found, skipped: result.skipped };
         let is_all = result.is_all;
         self.on_result(result);
         self.on_page(is_all, page.continues_at.is_some());

@@ -15,7 +15,7 @@ use postrider_outbox::inspect::decoded;
 use postrider_outbox::position::partitions_of;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
-use postrider_outbox::undecoded::lossy;
+use postrider_outbox::undecoded::decode_lossy;
 use postrider_store::dates::rfc3339;
 use postrider_store::{ServerClock, StoreError, limits, within};
 use serde::Serialize;
@@ -349,7 +349,7 @@ impl Explainer {
         let finding = instances.find_one(doc! { "_id": id });
         let found = within("read instances", limits::BATCH_TIMEOUT, finding.into_future()).await?;
         let name = text(id.clone());
-        let found = found.map(|instance| lossy(&instance).0);
+        let found = found.map(|instance| decode_lossy(&instance).0);
         Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
             Some(host) => format!("instance {name} on {host}"),
             None => format!("instance {name}, which no longer exists"),

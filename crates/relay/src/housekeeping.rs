@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bson::Bson;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Snapshot;
+use postrider_outbox::snapshot::OutboxSnapshot;
 use postrider_outbox::undecoded::RawId;
 use postrider_outbox::wakeup::Wakeup;
 use postrider_store::StoreError;
@@ -165,7 +165,7 @@ async fn correct_misplaced<S: Sink>(
     wakeup: &Wakeup,
 ) -> Result<Misplaced, StoreError> {
     let limit = context.settings.batch_size;
-    let mut snapshot = Snapshot::begin(&context.collections).await?;
+    let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
     // Records that rest make room for others.
     let resting = context.state.refused_changes.held();
     let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();

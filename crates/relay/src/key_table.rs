@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::entries::Entries;
@@ -224,7 +224,7 @@ impl KeyTable {
     }
 
     /// Notes which keys a rotation found blocked by dead records.
-    pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, Dead)>) {
+    pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
         let mut entries = self.entries();
         if entries.follows {
             entries.block_by_dead(keys);

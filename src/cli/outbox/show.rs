@@ -16,7 +16,7 @@ use crate::outbox::collections::Collections;
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::record::Record;
-use crate::outbox::undecoded::Shown;
+use crate::outbox::undecoded::DecodedRecord;
 use crate::partition::owner::PartitionOwner;
 use crate::relay::explain::{Explainer, Explanation, WaitsFor};
 use crate::relay::instance_state::{fields, state_name};
@@ -138,7 +138,11 @@ fn unconfirmed(
     Some(format!("{destination:?}{key}: {cause}"))
 }
 
-fn print(record: &Shown, waiting: Option<&Explanation>, format: Format) -> Result<(), Failure> {
+fn print(
+    record: &DecodedRecord,
+    waiting: Option<&Explanation>,
+    format: Format,
+) -> Result<(), Failure> {
     match format {
         Format::Json => {
             let mut json = shown::shown(record);

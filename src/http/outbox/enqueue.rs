@@ -132,7 +132,7 @@ impl Default for NewRecordId {
 
 impl<'de> Deserialize<'de> for NewRecordId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        checked(from, |text: String| match RecordId::readings(&text).into_iter().next() {
+        checked(from, |text: String| match RecordId::parse_candidates(&text).into_iter().next() {
             Some(id) if !text.is_empty() => Ok(Self(id)),
             _ => Err(INVALID_ID.to_owned()),
         })

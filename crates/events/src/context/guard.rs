@@ -7,7 +7,7 @@
 use bson::{Bson, Document, doc};
 use mongodb::Collection;
 use mongodb::options::ReturnDocument;
-use postrider_store::schema::{Difference, Foreign, SchemaError};
+use postrider_store::schema::{Difference, ForeignContext, SchemaError};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 
 use crate::integer::integral;
@@ -97,7 +97,7 @@ impl DatabaseGuard {
             Some(other) => other.clone().into_relaxed_extjson().to_string(),
             None => "none".to_owned(),
         };
-        Err(SchemaError::Foreign(Box::new(Foreign {
+        Err(SchemaError::Foreign(Box::new(ForeignContext {
             database: self.database.clone(),
             found: text("contextName"),
             version: text("layoutVersion"),

@@ -12,18 +12,18 @@ use crate::ids::RecordId;
 use crate::partition::PARTITIONS;
 use crate::position::partitions_of;
 use crate::record::{LaneKey, Record};
-use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX, Room, Snapshot, lane_order};
+use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX, OutboxSnapshot, ReadLimit, lane_order};
 
 /// A dead record that blocks its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dead {
+pub struct DeadBlocker {
     /// Its `_id`.
     pub id: RecordId,
     /// Its partition.
     pub partition: u8,
 }
 
-impl Snapshot {
+impl OutboxSnapshot {
     /// Returns what is pending in each of these lanes up to a `seq`, without payloads, unordered:
     /// usually one record per lane, at most twice as many as lanes.
     pub async fn fronts(
@@ -41,7 +41,7 @@ impl Snapshot {
             .projection(doc! { PAYLOAD: 0 })
             .hint(Hint::Name(LANE_INDEX.into()))
             .build();
-        let room = Room { records: 2 * lanes.len(), bytes };
+        let room = ReadLimit { records: 2 * lanes.len(), bytes };
         self.find_with("read the heads of blocked keys", filter, options, room).await
     }
 
@@ -107,7 +107,7 @@ impl Snapshot {
         filter: Document,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let room = Room { records: limit, bytes: usize::MAX };
+        let room = ReadLimit { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
             .sort(lane_order())
@@ -122,12 +122,12 @@ impl Snapshot {
         &mut self,
         keys: Option<&[Bson]>,
         limit: usize,
-    ) -> Result<Vec<(LaneKey, Dead)>, StoreError> {
+    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
         let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
         if let Some(keys) = keys {
             filter.insert(KEY, doc! { "$in": keys });
         }
-        let room = Room { records: limit, bytes: usize::MAX };
+        let room = ReadLimit { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
             .hint(Hint::Name(BLOCKS_INDEX.into()))
@@ -135,7 +135,7 @@ impl Snapshot {
         let dead = self.find_with("read blocked keys", filter, options, room).await?;
         let dead = dead.into_iter().map(|record| {
             let Record { lane, id, partition, .. } = record;
-            (lane, Dead { id, partition })
+            (lane, DeadBlocker { id, partition })
         });
         Ok(dead.collect())
     }
@@ -143,7 +143,7 @@ impl Snapshot {
     /// Returns which of these records are pending, without payloads, up to a number of bytes.
     pub async fn waiting(&mut self, ids: &[Bson], bytes: usize) -> Result<Vec<Record>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, STATUS: exactly(PENDING) };
-        let room = Room { records: ids.len().max(1), bytes };
+        let room = ReadLimit { records: ids.len().max(1), bytes };
         let options = FindOptions::builder()
             .projection(doc! { PAYLOAD: 0 })
             .hint(Hint::Keys(doc! { ID: 1 }))
@@ -157,7 +157,7 @@ impl Snapshot {
         ids: &[Bson],
     ) -> Result<HashMap<RecordId, LaneKey>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, BLOCKS: true, STATUS: DEAD };
-        let room = Room { records: ids.len().max(1), bytes: usize::MAX };
+        let room = ReadLimit { records: ids.len().max(1), bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1 })
             .hint(Hint::Keys(doc! { ID: 1 }))

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use bson::Timestamp;
 use postrider_outbox::ids::RecordId;
-use postrider_outbox::position::{Place, Range};
+use postrider_outbox::position::{IndexPlace, IndexRange};
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::lane::Lane;
@@ -28,7 +28,7 @@ pub(super) struct Entries {
     pub(super) blocked: HashMap<LaneKey, KeyBlock>,
     /// All keys by their place in `lane_idx`. (A record that its producer has put into another
     /// partition is not skipped there.)
-    pub(super) positions: BTreeSet<Place>,
+    pub(super) positions: BTreeSet<IndexPlace>,
     /// No block ends before.
     pub(super) next_due: Option<Instant>,
     pub(super) recoveries: Recoveries,
@@ -164,7 +164,7 @@ impl Entries {
 
     pub(super) fn index(&mut self, key: &LaneKey) {
         if let LaneKey::Keyed(name) = key {
-            self.positions.extend(Range::both_of(name).map(|range| (range, name.clone())));
+            self.positions.extend(IndexRange::both_of(name).map(|range| (range, name.clone())));
             // The remaining pages of a pass skip it, in any partition.
             if self.follows && self.has_strays && !self.is_live {
                 self.unplaced.insert(key.clone());
@@ -293,7 +293,7 @@ impl Entries {
         }
     }
 
-    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, Dead)>) {
+    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, DeadBlocker)>) {
         for (key, dead) in keys {
             self.record_stray(&key, dead.partition);
             let blocker = Blocker::dead(dead.id, dead.partition);
@@ -311,7 +311,7 @@ impl Entries {
         self.quarantined.remove(key);
         self.blocked.remove(key);
         if let LaneKey::Keyed(key) = key {
-            for range in Range::both_of(key) {
+            for range in IndexRange::both_of(key) {
                 self.positions.remove(&(range, key.clone()));
             }
         }

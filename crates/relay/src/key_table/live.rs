@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Placement, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
@@ -257,7 +257,7 @@ impl KeyTable {
     }
 
     /// Blocks these keys by their dead records, if the stream carries the records.
-    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, Dead)>) {
+    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
         let mut entries = self.entries();
         if entries.follows {
             entries.block_by_dead(keys);

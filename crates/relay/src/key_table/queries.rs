@@ -5,9 +5,9 @@ use std::ops::Bound;
 
 use bson::Bson;
 use postrider_outbox::ids::RecordId;
-use postrider_outbox::position::{Place, Position, Range};
+use postrider_outbox::position::{IndexPlace, IndexRange, Position};
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::{KEYS_BYTES, PassOver};
+use postrider_outbox::snapshot::{MAX_KEYS_BYTES, SkippedKeys};
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
@@ -67,13 +67,13 @@ impl KeyTable {
     /// if any.
     pub fn comparable_blockers(
         &self,
-        from: Option<&Place>,
+        from: Option<&IndexPlace>,
         count: usize,
-    ) -> (Vec<(LaneKey, Blocker)>, Option<Place>) {
+    ) -> (Vec<(LaneKey, Blocker)>, Option<IndexPlace>) {
         let entries = self.entries();
         let (mut found, mut bytes) = (Vec::new(), 0);
         // Each key once, by its partition.
-        let first = (Range::Partition(0), "".into());
+        let first = (IndexRange::Partition(0), "".into());
         let from = from.map_or(Bound::Included(first), |from| Bound::Excluded(from.clone()));
         for place in entries.positions.range((from, Bound::Unbounded)) {
             let key = LaneKey::Keyed(place.1.clone());
@@ -82,7 +82,7 @@ impl KeyTable {
                 bytes += key.as_str().len();
                 found.push((key, wait.blocker.clone()));
             }
-            if found.len() >= count || bytes >= KEYS_BYTES {
+            if found.len() >= count || bytes >= MAX_KEYS_BYTES {
                 return (found, Some(place.clone()));
             }
         }
@@ -127,15 +127,16 @@ impl KeyTable {
     }
 
     /// Returns the keys that a page from there on can skip.
-    pub fn keys_to_skip(&self, from: &Position) -> PassOver {
+    pub fn keys_to_skip(&self, from: &Position) -> SkippedKeys {
         let entries = self.entries();
-        let mut over = PassOver::default();
+        let mut over = SkippedKeys::default();
         let mut bytes = 0;
         let (first, mut last) = (from.place(), None);
-        let is_on_the_way =
-            |place: &&Place| (place.0 == Range::Unstamped) == (first.0 == Range::Unstamped);
+        let is_on_the_way = |place: &&IndexPlace| {
+            (place.0 == IndexRange::Unstamped) == (first.0 == IndexRange::Unstamped)
+        };
         for place in entries.positions.range(first.clone()..).take_while(is_on_the_way) {
-            let is_full = over.keys.len() >= MAX_SKIPPED_KEYS || bytes >= KEYS_BYTES / 2;
+            let is_full = over.keys.len() >= MAX_SKIPPED_KEYS || bytes >= MAX_KEYS_BYTES / 2;
             if is_full {
                 over.until = last;
                 break;

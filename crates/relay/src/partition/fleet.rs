@@ -15,7 +15,7 @@ use futures_util::TryStreamExt;
 use postrider_outbox::collections::{Collections, names as collections};
 use postrider_outbox::fields::ID;
 use postrider_outbox::ids::InstanceId;
-use postrider_outbox::undecoded::{RawId, Writer, decodable, lossy};
+use postrider_outbox::undecoded::{RawId, RawWriter, decode_lossy, decode_valid_fields};
 use postrider_store::text::{MAX_NAME_CHARS, bounded};
 use postrider_store::write::{self, AckLevel};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
@@ -226,7 +226,7 @@ impl Fleet {
         let documents = self.read(collections::ASSIGNMENTS, pipeline).await?;
         let mut view = FleetView::default();
         for raw in &documents {
-            let (document, mut lost) = decodable(raw);
+            let (document, mut lost) = decode_valid_fields(raw);
             let base = match document.get_str(KIND) {
                 Ok(ASSIGNMENT) => {
                     view.note_assignment(raw, &document, &mut lost);
@@ -276,8 +276,8 @@ impl Fleet {
             );
             let null = RawId::from(&Bson::Null);
             let epoch = known.map_or(&null, |assignment| &assignment.epoch);
-            let epoch = Writer::default().element(epoch, "$eq").finish();
-            let q = Writer::default().fields(&doc! { ID: i32::from(*partition) });
+            let epoch = RawWriter::default().element(epoch, "$eq").finish();
+            let q = RawWriter::default().fields(&doc! { ID: i32::from(*partition) });
             let q = q.document(EPOCH, &epoch).finish();
             // A numeric epoch is raised; any other restarts at 1.
             let counted =
@@ -290,10 +290,10 @@ impl Fleet {
                 // Of several concurrent inserts one succeeds; the others fail on the `_id`.
                 "upsert": known.is_none(),
             };
-            Writer::default().document("q", &q).fields(&change).finish()
+            RawWriter::default().document("q", &q).fields(&change).finish()
         };
         let statements: Vec<RawDocumentBuf> = partitions.iter().map(statement).collect();
-        let command = Writer::default()
+        let command = RawWriter::default()
             .fields(&doc! { "update": self.collections.name(collections::ASSIGNMENTS) })
             .documents("updates", &statements)
             .fields(&write::options(AckLevel::Majority));
@@ -411,7 +411,7 @@ pub fn is_fresh(stale_after: Duration) -> Document {
 
 /// Decodes a document for operators.
 fn shown(document: &RawDocument) -> Document {
-    let (mut document, invalid) = lossy(document);
+    let (mut document, invalid) = decode_lossy(document);
     if !invalid.is_empty() {
         document.insert("invalid", invalid);
     }

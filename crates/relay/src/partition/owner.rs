@@ -6,7 +6,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use postrider_outbox::collections::{Collections, names};
 use postrider_outbox::ids::RecordId;
-use postrider_outbox::undecoded::decodable;
+use postrider_outbox::undecoded::decode_valid_fields;
 use postrider_store::dates::rfc3339;
 use postrider_store::{StoreError, limits, within};
 
@@ -122,5 +122,5 @@ async fn one(
     let documents = collections.collection(base).clone_with_type::<RawDocumentBuf>();
     let finding = documents.find_one(doc! { "_id": id });
     let found = within(action, limits::BATCH_TIMEOUT, finding.into_future()).await?;
-    Ok(found.map(|found| decodable(&found).0))
+    Ok(found.map(|found| decode_valid_fields(&found).0))
 }

@@ -45,7 +45,7 @@ pub enum SchemaError {
     },
     /// The database belongs to another context.
     #[error("{0}")]
-    Foreign(Box<Foreign>),
+    Foreign(Box<ForeignContext>),
     /// MongoDB failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -64,7 +64,7 @@ impl SchemaError {
 /// A database of another context, or with another layout version. `Display` names both contexts and
 /// the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignContext {
     /// The database.
     pub database: String,
     /// Its context.
@@ -79,7 +79,7 @@ pub struct Foreign {
     pub elsewhere: String,
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for ForeignContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { database, found, version, wanted, known, elsewhere } = self;
         write!(
