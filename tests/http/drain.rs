@@ -45,11 +45,16 @@ async fn slow_requests_are_cut_at_shutdown_with_exit_code_1() {
     let outbox = TestOutbox::new().await;
     let (mut api, _door) =
         behind_a_proxy(&outbox, &["relay.shutdown_timeout=1s", "api.max_concurrent=1"]).await;
-    let mut slow = api.connect().await;
     let half = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
                 content-type: application/json\r\n\r\n{";
-    slow.write_all(half.as_bytes()).await.unwrap();
-    let taken = || async { api.get("/openapi.json").await.status == 503 };
+    let slow = tokio::sync::Mutex::new(Vec::new());
+    // A slow request that comes during the other one is refused with 503, and another one follows.
+    let taken = || async {
+        let mut connection = api.connect().await;
+        connection.write_all(half.as_bytes()).await.unwrap();
+        slow.lock().await.push(connection);
+        api.get("/openapi.json").await.status == 503
+    };
     eventually("its place to be taken", taken).await;
 
     api.postrider.signal(Signal::TERM);
