@@ -186,7 +186,7 @@ async fn work(
         None => (None, None),
     };
     let keeper = name.clone().map(|name| {
-        let keeping = names::keep(protocol.clone(), name, instance);
+        let keeping = names::answer_questions(protocol.clone(), name, instance);
         // A task: new instances must not wait for other work of this process.
         AbortOnDropHandle::new(tokio::spawn(keeping))
     });
@@ -297,7 +297,7 @@ async fn work(
     let following = async {
         match follower {
             Some(follower) => {
-                watch_following(health, follower.following());
+                watch_following(health, follower.status());
                 // A task: what wakes the relay must not wait for it.
                 let following = tokio::spawn(follower.run(stop.clone()));
                 let _ = following.await;
@@ -354,7 +354,8 @@ async fn sign_off(
 ) {
     // (The next holder takes it over if MongoDB does not respond.)
     if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive())
-        && let Err(error) = names::give_up(&collections, &name, instance, GIVE_UP_TIMEOUT).await
+        && let Err(error) =
+            names::release_name(&collections, &name, instance, GIVE_UP_TIMEOUT).await
     {
         debug!(error = chain(&error), "the name of this instance was not given up");
     }

@@ -10,7 +10,7 @@ use mongodb::Client;
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::{ClientOptions, ReadConcern};
-use postrider::change_stream::{Follower, Following};
+use postrider::change_stream::{Follower, FollowerStatus};
 use postrider::ids::RecordId;
 use postrider::outbox::collections::Collections;
 use postrider::partition::owned::OwnedPartitions;
@@ -197,9 +197,9 @@ async fn in_process(follow: bool) {
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     if follow {
         let follower = Follower::new(collections, wakeup);
-        let mut following = follower.following();
+        let mut following = follower.status();
         tokio::spawn(follower.run(stop.clone()));
-        following.wait_for(|now| *now == Following::Up).await.unwrap();
+        following.wait_for(|now| *now == FollowerStatus::Up).await.unwrap();
     }
     let inserted = trickle(&outbox).await;
     for Inserted { id, .. } in &inserted {

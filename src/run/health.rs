@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use crate::change_stream::Following;
+use crate::change_stream::FollowerStatus;
 use crate::ops::{Health, HealthPart};
 use crate::partition::coordinator::CoordinatorStatus;
 use crate::partition::heartbeat::Pulse;
@@ -48,11 +48,11 @@ pub(super) fn confirming(paused: &[OpenDestination]) -> HealthPart {
     ))
 }
 
-pub(super) fn watch_following(health: &Health, following: watch::Receiver<Following>) {
+pub(super) fn watch_following(health: &Health, following: watch::Receiver<FollowerStatus>) {
     health.watch("follow", move || match &*following.borrow() {
-        Following::Up => HealthPart::ok(),
-        Following::Starting => HealthPart::degraded("no change stream was opened yet"),
-        Following::Lost(why) => HealthPart::degraded(why),
+        FollowerStatus::Up => HealthPart::ok(),
+        FollowerStatus::Starting => HealthPart::degraded("no change stream was opened yet"),
+        FollowerStatus::Lost(why) => HealthPart::degraded(why),
     });
 }
 

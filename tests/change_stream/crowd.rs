@@ -3,7 +3,7 @@
 
 use bson::doc;
 use mongodb::options::ReadConcern;
-use postrider::change_stream::Following;
+use postrider::change_stream::FollowerStatus;
 use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::settings::Settings;
 use postrider::wakeup::Wakeup;
@@ -49,7 +49,7 @@ async fn the_stream_is_closed_only_while_batches_are_full() {
     outbox.insert((0..RECORDS).map(|n| record(&format!("{n}"), &format!("k{n}")))).await;
 
     eventually("the stream to be closed", || async { !wake.is_followed() }).await;
-    assert_eq!(*followed.following.borrow(), Following::Up, "closed on purpose");
+    assert_eq!(*followed.following.borrow(), FollowerStatus::Up, "closed on purpose");
     eventually("its cursor's end", || async { streams(&outbox).await == 0 }).await;
     assert!(sink.ids().len() < RECORDS, "while there is much to do");
     assert_eq!(opened(&recorder).len(), 1);

@@ -42,7 +42,7 @@ impl RelayHarness {
         tokio::spawn(async move {
             let stop = CancellationToken::new();
             let circuit = &opening.sinks["test"].circuit;
-            circuit.keep(&sink, Duration::from_secs(1), &stop, || {}, || {}).await;
+            circuit.run(&sink, Duration::from_secs(1), &stop, || {}, || {}).await;
         });
         eventually("the sink is found up", || async { context.all_up() }).await;
         Self { context, _relay: relay }

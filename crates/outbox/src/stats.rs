@@ -39,7 +39,7 @@ const MAX_GAUGE_COUNT: u64 = 10_000_000;
 /// Time limit of the search for invalid records.
 const INVALID_SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Records by status (contract, section 6).
+/// Records by status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

@@ -191,7 +191,7 @@ impl Wakeup {
     }
 
     /// Adds an event of the change stream.
-    pub fn tell(&self, event: StreamEvent) {
+    pub fn push_event(&self, event: StreamEvent) {
         {
             let mut events = self.events();
             events.bytes += event.size();

@@ -98,7 +98,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         acquisitions: Vec<Acquisition>,
     ) -> Result<Vec<Arc<Lane>>, StoreError> {
         if self.context.is_stopping() {
-            acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
+            acquisitions.into_iter().for_each(|acquisition| cancel(self.context, acquisition));
             return Ok(Vec::new());
         }
         self.lease(acquisitions).await
@@ -139,7 +139,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             Err(error) => {
                 let is_released =
                     !error.is_refusal() && self.release_unknown(id, &asked, &error).await;
-                acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
+                acquisitions.into_iter().for_each(|acquisition| cancel(self.context, acquisition));
                 // After a release MongoDB answers again, and the outage is already logged.
                 return if is_released { Ok(Vec::new()) } else { Err(error) };
             }
@@ -298,7 +298,7 @@ fn log_lease(lane: &Lane, leased: &LeasedRecord) {
 
 /// Cancels an acquisition of which nothing was leased: releases its key, and its lane expects no
 /// more records.
-pub(super) fn give_up<S>(context: &RelayContext<S>, acquisition: Acquisition) {
+pub(super) fn cancel<S>(context: &RelayContext<S>, acquisition: Acquisition) {
     let Acquisition { lane, records, origin, .. } = acquisition;
     for record in &records {
         context.state.in_flight.remove(record.size());

@@ -209,7 +209,7 @@ impl<S> RelayContext<S> {
 
     /// Without room, ends the lanes that wait for a sink that is down, unless it may return at
     /// once.
-    pub(crate) fn make_way(&self) {
+    pub(crate) fn free_room(&self) {
         let lanes = self.state.in_flight.publishing_lanes();
         let is_full = !self.has_room() || lanes >= self.settings.lanes();
         if is_full && self.any_up() && !self.all_up() {

@@ -43,7 +43,7 @@ const MAX_CIRCUITS: usize = 10_000;
 #[derive(Debug)]
 pub struct DestinationCircuits {
     sink: SinkName,
-    longest_pause: Duration,
+    max_pause: Duration,
     /// Circuits, and how many are open. A healthy sink takes no lock.
     count: AtomicUsize,
     open: AtomicUsize,
@@ -76,13 +76,13 @@ pub(crate) struct Probe<'a> {
 
 /// A publish that waits unusually long for its confirm.
 #[derive(Debug)]
-pub(crate) struct Doubt<'a> {
+pub(crate) struct UnconfirmedPublish<'a> {
     circuits: &'a DestinationCircuits,
     destination: Address,
     is_over: bool,
 }
 
-impl Doubt<'_> {
+impl UnconfirmedPublish<'_> {
     /// Returns whether the destination has answered nothing for this long. If so, nothing more is
     /// published to it.
     pub(crate) fn is_silent(&self, since: Duration) -> bool {
@@ -110,13 +110,13 @@ impl Doubt<'_> {
         if silence.waiting > 0 {
             return false;
         }
-        let was_silent = self.circuits.hear(circuit);
+        let was_silent = self.circuits.end_silence(circuit);
         circuit.silence = None;
         was_silent
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for UnconfirmedPublish<'_> {
     fn drop(&mut self) {
         self.forget();
     }
@@ -134,12 +134,12 @@ impl Drop for Probe<'_> {
 }
 
 impl DestinationCircuits {
-    /// Creates the circuits of a sink, all closed. `longest_pause` limits the pause between two
+    /// Creates the circuits of a sink, all closed. `max_pause` limits the pause between two
     /// probes.
-    pub fn new(sink: SinkName, longest_pause: Duration) -> Self {
+    pub fn new(sink: SinkName, max_pause: Duration) -> Self {
         Self {
             sink,
-            longest_pause,
+            max_pause,
             count: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             silent: AtomicUsize::new(0),
@@ -176,18 +176,19 @@ impl DestinationCircuits {
     }
 
     /// Returns until when records of this destination wait; `None` if its circuit is closed.
-    pub(crate) fn waits(&self, destination: &Address) -> Option<Instant> {
+    pub(crate) fn paused_until(&self, destination: &Address) -> Option<Instant> {
         if self.all_closed() {
             return None;
         }
         let circuits = self.circuits();
-        circuits.get(destination)?.waits(Instant::now(), self.longest_pause)
+        circuits.get(destination)?.paused_until(Instant::now(), self.max_pause)
     }
 
     /// Returns whether records are published to this destination; false if there was no room to
     /// record that it does not confirm.
-    pub(crate) fn takes(&self, destination: &Address) -> bool {
-        self.count.load(Ordering::Relaxed) < MAX_CIRCUITS && self.waits(destination).is_none()
+    pub(crate) fn takes_records(&self, destination: &Address) -> bool {
+        self.count.load(Ordering::Relaxed) < MAX_CIRCUITS
+            && self.paused_until(destination).is_none()
     }
 
     /// Returns whether the destination may be probed now.
@@ -216,36 +217,37 @@ impl DestinationCircuits {
         });
         let mut due: Vec<_> = open.collect();
         due.sort_by_key(|(since, ..)| *since);
-        let called = due.into_iter().take(self.probe_room()).map(|(_, destination, open)| {
-            open.call(now);
-            destination.clone()
-        });
-        called.collect()
+        let probe_requested =
+            due.into_iter().take(self.probe_room()).map(|(_, destination, open)| {
+                open.request_probe(now);
+                destination.clone()
+            });
+        probe_requested.collect()
     }
 
     /// Notes that a publish to this destination waits unusually long for its confirm.
-    pub(crate) fn doubt(&self, destination: &Address) -> Doubt<'_> {
+    pub(crate) fn begin_slow_publish(&self, destination: &Address) -> UnconfirmedPublish<'_> {
         let mut circuits = self.circuits();
         // (Beyond [`MAX_CIRCUITS`] this has no effect.)
         if circuits.len() < MAX_CIRCUITS || circuits.contains_key(destination) {
-            circuits.entry(destination.clone()).or_default().doubt(Instant::now());
+            circuits.entry(destination.clone()).or_default().begin_slow_publish(Instant::now());
             self.count.store(circuits.len(), Ordering::Relaxed);
         }
-        Doubt { circuits: self, destination: destination.clone(), is_over: false }
+        UnconfirmedPublish { circuits: self, destination: destination.clone(), is_over: false }
     }
 
     /// Notes an answer of the destination other than a confirm. Returns the same as
-    /// [`Doubt::end`].
-    pub(crate) fn heard(&self, destination: &Address) -> bool {
+    /// [`UnconfirmedPublish::end`].
+    pub(crate) fn note_answer(&self, destination: &Address) -> bool {
         if self.is_quiet() {
             return false;
         }
         let mut circuits = self.circuits();
-        circuits.get_mut(destination).is_some_and(|circuit| self.hear(circuit))
+        circuits.get_mut(destination).is_some_and(|circuit| self.end_silence(circuit))
     }
 
-    fn hear(&self, circuit: &mut Circuit) -> bool {
-        let was_silent = circuit.hear(Instant::now());
+    fn end_silence(&self, circuit: &mut Circuit) -> bool {
+        let was_silent = circuit.end_silence(Instant::now());
         self.silent.fetch_sub(usize::from(was_silent), Ordering::Relaxed);
         was_silent
     }
@@ -268,7 +270,7 @@ impl DestinationCircuits {
     pub(crate) fn is_exclusive(&self, destination: &Address) -> bool {
         let circuits = self.circuits();
         let open = circuits.get(destination).and_then(|circuit| circuit.open.as_ref());
-        open.is_none_or(|open| open.breaks)
+        open.is_none_or(|open| open.breaks_connections)
     }
 
     /// Notes the confirm of a message that was sent at this time. Returns whether that closes the
@@ -279,7 +281,7 @@ impl DestinationCircuits {
         }
         let mut circuits = self.circuits();
         let Some(circuit) = circuits.get_mut(destination) else { return false };
-        let was_silent = self.hear(circuit);
+        let was_silent = self.end_silence(circuit);
         circuit.confirmed(handed_over);
         self.close(circuit, destination, handed_over, "destination confirms again") || was_silent
     }
@@ -322,7 +324,7 @@ impl DestinationCircuits {
         cause: &str,
         isolated: bool,
     ) -> Fault {
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, Fault::Destination(now + longest), |circuit| {
             circuit.unconfirmed(handed_over, cause, isolated, now, longest)
         })
@@ -338,7 +340,7 @@ impl DestinationCircuits {
         handed_over: Instant,
         cause: &str,
     ) -> Option<Instant> {
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, Some(now + longest), |circuit| {
             circuit.left_behind(handed_over, cause, now, longest)
         })
@@ -352,7 +354,7 @@ impl DestinationCircuits {
         if self.open.load(Ordering::Relaxed) >= MAX_SUSPECTED {
             return;
         }
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, (), |circuit| {
             circuit.suspected(handed_over, cause, now, longest);
         });
@@ -365,7 +367,7 @@ impl DestinationCircuits {
         let is_guess = circuit.close_guess(Instant::now());
         if is_guess {
             self.open.fetch_sub(1, Ordering::Relaxed);
-            self.hear(circuit);
+            self.end_silence(circuit);
         }
         is_guess
     }
@@ -374,7 +376,7 @@ impl DestinationCircuits {
     /// unless others were confirmed since the latest failure: then this record alone breaks
     /// connections.
     pub(crate) fn broke(&self, destination: &Address, handed_over: Instant, cause: &str) -> Fault {
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, Fault::Destination(now + longest), |circuit| {
             circuit.broke(handed_over, cause, now, longest)
         })

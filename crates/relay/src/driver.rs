@@ -112,7 +112,7 @@ impl<S: Sink> Driver<S> {
     pub(super) async fn run(&mut self) -> Result<(), JoinError> {
         self.on_partitions_changed();
         // Leases and due times follow the server's time: nothing is leased before it is known.
-        self.learn_time().await;
+        self.sample_time().await;
         while !self.context.is_stopping() {
             self.start_due();
             let next = self.next_wait();
@@ -134,7 +134,7 @@ impl<S: Sink> Driver<S> {
         info!(in_flight, "stopping: settling or releasing what is in flight");
         self.context.state.key_table.set_owned(&[]);
         self.leave_live(LeaveReason::OnPurpose);
-        self.turn_down_all();
+        self.decline_targets();
         while !self.tasks.is_empty() {
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
@@ -160,7 +160,7 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
-    async fn learn_time(&mut self) {
+    async fn sample_time(&mut self) {
         let mut pause = STORE_PAUSE.0;
         loop {
             let sample = self.context.clock.sample(self.context.collections.database());
@@ -184,8 +184,8 @@ impl<S: Sink> Driver<S> {
         let now = Instant::now();
         if self.next_tick <= now {
             self.next_tick = now + TICK_INTERVAL;
-            self.context.make_way();
-            self.call_probes();
+            self.context.free_room();
+            self.scan_for_probes();
             self.correct();
             if self.context.state.key_table.unblock_due(now) {
                 self.scan_now();
@@ -193,7 +193,7 @@ impl<S: Sink> Driver<S> {
         }
         if !self.may_scan() {
             self.leave_live(LeaveReason::OnPurpose);
-            self.turn_down_all();
+            self.decline_targets();
             return;
         }
         if self.schedule.waits_for_store(now) {
@@ -217,7 +217,7 @@ impl<S: Sink> Driver<S> {
     }
 
     /// Scans, for each destination that is due for a probe, a key that waits for it.
-    fn call_probes(&mut self) {
+    fn scan_for_probes(&mut self) {
         let context = self.context.clone();
         for (sink, handle) in &context.sinks {
             for unused in handle.destinations.expire() {
@@ -300,7 +300,7 @@ impl<S: Sink> Driver<S> {
     }
 
     /// Skips all targets: the lanes that asked for more continue without.
-    fn turn_down_all(&mut self) {
+    fn decline_targets(&mut self) {
         for target in self.targets.drain(..) {
             match target {
                 ScanTarget::Refill(lane) => lane.add(Vec::new(), false),
@@ -462,7 +462,7 @@ impl<S: Sink> Driver<S> {
     fn takes_again(&self, wait: &KeyBlock) -> bool {
         let (Some(sink), Some(destination)) = (&wait.sink, &wait.destination) else { return false };
         let handle = self.context.sinks.get(sink.as_ref());
-        handle.is_some_and(|handle| handle.destinations.takes(destination))
+        handle.is_some_and(|handle| handle.destinations.takes_records(destination))
     }
 
     /// Handles a change of the assigned partitions or of the instances that are alive.

@@ -394,7 +394,7 @@ fn names(owner: &PartitionOwner, list: &str, record: &Record) -> bool {
     named.is_some_and(|ids| ids.iter().any(|named| named.as_str() == Some(&id)))
 }
 
-/// Notes that the owner does not name all records that wait for something only it knows.
+/// Returns a note that the owner does not name all records that wait for something only it knows.
 fn unnamed(owner: &PartitionOwner) -> String {
     let counts =
         owner.relay.as_ref().and_then(|relay| relay.get_document(fields::BLOCKED_KEYS).ok());

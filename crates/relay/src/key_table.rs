@@ -68,9 +68,10 @@ impl KeyTable {
     #[must_use]
     pub fn register_quarantined(&self, key: &LaneKey, head: Blocker) -> bool {
         let mut entries = self.entries();
-        let is_entered = entries.lanes.contains_key(key) || entries.quarantined.contains_key(key);
+        let is_registered =
+            entries.lanes.contains_key(key) || entries.quarantined.contains_key(key);
         let rests = entries.is_blocked_by_relay(key, || head.clone());
-        if !entries.owns(head.partition) || is_entered || rests {
+        if !entries.owns(head.partition) || is_registered || rests {
             return false;
         }
         entries

@@ -107,7 +107,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     /// Delivers one record. Returns `None` if the next one may go.
     async fn deliver(&self, leased: LeasedRecord) -> Option<LaneEnd> {
         if leased.is_lost() {
-            self.lose(&leased);
+            self.drop_lost(&leased);
             return Some(LaneEnd::Interrupted);
         }
         let publisher = Publisher::new(self.context);
@@ -226,7 +226,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     }
 
     /// Drops a record that a renewal found leased elsewhere: nothing is written for it.
-    fn lose(&self, leased: &LeasedRecord) {
+    fn drop_lost(&self, leased: &LeasedRecord) {
         self.context.state.in_flight.remove(leased.record.size());
         self.context.metrics.lost("");
         self.lane.leave_incomplete();

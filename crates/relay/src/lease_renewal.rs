@@ -34,7 +34,7 @@ impl ActiveLeases {
     }
 
     /// Renews, forever, each lease of which a third is spent and something is in flight.
-    pub async fn keep(&self, leaser: &Leaser) {
+    pub async fn renew_forever(&self, leaser: &Leaser) {
         // Frequent enough for two attempts between a third and the end.
         let pause = (leaser.length() / 12).max(Duration::from_millis(20));
         loop {

@@ -134,7 +134,7 @@ use crate::turns::{ProbeBudget, Turns};
 /// released.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// Notes that the error of a slow stop names.
+/// Maximum number of records that the error of a slow stop names.
 const MAX_NAMED: usize = 10;
 
 /// The components of a relay.
@@ -277,14 +277,14 @@ impl<S: Sink> Relay<S> {
         let mut parts = JoinSet::new();
         for name in context.sinks.keys() {
             let (context, name, wakeup) = (context.clone(), name.clone(), self.wakeup.clone());
-            parts.spawn(async move { keep_circuit(&context, &name, &wakeup).await });
+            parts.spawn(async move { run_circuit(&context, &name, &wakeup).await });
         }
         parts.spawn(dead_letter::run(context.clone(), self.dead_letters));
         parts.spawn(housekeeping::run(context.clone(), self.wakeup.clone()));
         parts.spawn(recheck::run(context.clone(), self.wakeup.clone()));
         parts.spawn(audit::run(context.clone(), self.wakeup.clone()));
         let renewing = context.clone();
-        parts.spawn(async move { renewing.state.leases.keep(&renewing.leaser).await });
+        parts.spawn(async move { renewing.state.leases.renew_forever(&renewing.leaser).await });
 
         let mut driver = Driver::new(context.clone(), self.owned, self.wakeup, self.refills);
         let ended = tokio::select! {
@@ -338,7 +338,7 @@ fn sink_handle<S: Sink>(name: &str, sink: S, probe_max: Duration) -> SinkHandle<
     }
 }
 
-async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wakeup) {
+async fn run_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wakeup) {
     let Some(handle) = context.sinks.get(name) else { return };
     let on_up = || {
         handle.metrics.up(true);
@@ -347,7 +347,7 @@ async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &W
     };
     let on_down = || handle.metrics.up(false);
     let probe_max = context.settings.probe_max;
-    handle.circuit.keep(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
+    handle.circuit.run(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
     // This task must not end before the process does.
     std::future::pending::<()>().await;
 }

@@ -165,7 +165,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         if must_be_isolated {
             return Err(Delivery::Interrupted);
         }
-        match handle.destinations.waits(destination) {
+        match handle.destinations.paused_until(destination) {
             Some(until) => Err(Delivery::DestinationPaused(destination.clone(), until)),
             None => Ok(None),
         }
@@ -268,14 +268,14 @@ impl<'a, S: Sink> Publisher<'a, S> {
         if let Ok(result) = tokio::time::timeout(SLOW_PUBLISH, &mut publishing).await {
             return result;
         }
-        let doubt = handle.destinations.doubt(destination);
+        let slow = handle.destinations.begin_slow_publish(destination);
         let mut parked = None;
         loop {
             if let Ok(result) = tokio::time::timeout(SLOW_PUBLISH, &mut publishing).await {
-                self.unblock_if(doubt.end(), handle, destination);
+                self.unblock_if(slow.end(), handle, destination);
                 return result;
             }
-            if doubt.is_silent(SLOW_PUBLISH) {
+            if slow.is_silent(SLOW_PUBLISH) {
                 parked = parked.or_else(|| self.park(lane));
             }
             if handle.sink.replaced_at() > Some(handed_over) {
@@ -283,11 +283,11 @@ impl<'a, S: Sink> Publisher<'a, S> {
             }
         }
         let waits = handle.destinations.left_behind(destination, handed_over, SILENT_CONNECTION);
-        let confirms = waits.is_none() && handle.destinations.heard(destination);
+        let confirms = waits.is_none() && handle.destinations.note_answer(destination);
         self.unblock_if(confirms, handle, destination);
         let _parked = parked.or_else(|| self.park(lane));
         let result = publishing.await;
-        self.unblock_if(doubt.end(), handle, destination);
+        self.unblock_if(slow.end(), handle, destination);
         result
     }
 
@@ -320,8 +320,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
         let PublishError { failure, detail } = error;
         let (id, losses) = (&leased.record.id, &self.context.state.connection_losses);
         let is_answer = matches!(failure, Retryable | TooLarge | Rejected);
-        let breaks_silence = is_answer && handle.destinations.heard(destination);
-        self.unblock_if(breaks_silence, handle, destination);
+        let ends_silence = is_answer && handle.destinations.note_answer(destination);
+        self.unblock_if(ends_silence, handle, destination);
         match (failure, slot) {
             (Retryable, slot) => {
                 losses.forget(id);

@@ -21,7 +21,7 @@ use crate::dead_letter;
 use crate::refused_changes::RefusedChanges;
 use crate::sink::Sink;
 
-/// Notes that a scan found unfit to be leased.
+/// Records that a scan found unfit to be leased.
 #[derive(Debug, Default)]
 pub struct RepairBatch {
     /// Records to correct: with an invalid partition, or without a usable `seq`.

@@ -228,7 +228,7 @@ impl<S: Sink> Driver<S> {
         // Records behind the first one of a lane that could not be leased.
         let (ended, acquisitions): (Vec<_>, Vec<_>) =
             acquisitions.into_iter().partition(|acquisition| acquisition.lane.is_closed());
-        ended.into_iter().for_each(|acquisition| acquirer::give_up(&self.context, acquisition));
+        ended.into_iter().for_each(|acquisition| acquirer::cancel(&self.context, acquisition));
         if acquisitions.is_empty() {
             return;
         }
@@ -263,7 +263,7 @@ impl<S: Sink> Driver<S> {
         let Some(acquisitions) = self.live.leave(why, Instant::now()) else { return };
         gauge!(PARTITIONS_LIVE).set(0.0);
         self.context.state.key_table.stop_following();
-        acquisitions.into_iter().for_each(|one| acquirer::give_up(&self.context, one));
+        acquisitions.into_iter().for_each(|one| acquirer::cancel(&self.context, one));
         self.targets.retain(|target| !matches!(target, ScanTarget::Scan(..)));
         self.scan_now();
     }

@@ -72,7 +72,7 @@ impl KeyTable {
         let mut entries = self.entries();
         entries.follows = true;
         entries.period = entries.period.next();
-        entries.is_overfull = false;
+        entries.is_over_capacity = false;
         entries.dead_blockers.clear();
         if entries.has_strays {
             let waits = entries.blocked.keys().chain(entries.quarantined.keys());
@@ -175,15 +175,16 @@ impl KeyTable {
 
     /// Returns whether a block was not recorded for lack of room, since it follows.
     pub(crate) fn is_over_capacity(&self) -> bool {
-        self.entries().is_overfull
+        self.entries().is_over_capacity
     }
 
     /// Takes some of the keys that must be read.
     pub(crate) fn take_pending_scans(&self, count: usize) -> Vec<(LaneKey, u8, RecordId)> {
         let mut entries = self.entries();
-        let waiting = entries.pending_scans.iter_mut().filter(|(_, one)| !one.is_asked).take(count);
+        let waiting =
+            entries.pending_scans.iter_mut().filter(|(_, one)| !one.is_requested).take(count);
         let asked = waiting.map(|(key, one)| {
-            one.is_asked = true;
+            one.is_requested = true;
             (key.clone(), one.partition, one.id.clone())
         });
         asked.collect()
@@ -194,7 +195,7 @@ impl KeyTable {
     pub(crate) fn finish_scan(&self, key: &LaneKey, read: Option<ScanPoint>) {
         let mut entries = self.entries();
         let Some(unscanned) = entries.pending_scans.get_mut(key) else { return };
-        unscanned.is_asked = false;
+        unscanned.is_requested = false;
         let Some(read) = read else { return };
         if entries.is_conclusive(key, read) {
             let at = read.at;
@@ -208,8 +209,8 @@ impl KeyTable {
 
     /// Returns the current state, for a read that is about to begin.
     pub(crate) fn scan_start(&self) -> ScanStart {
-        let Entries { period, strays_noted, follows, heard, .. } = *self.entries();
-        ScanStart { period, strays: strays_noted, follows, heard }
+        let Entries { period, stray_count, follows, handled_until, .. } = *self.entries();
+        ScanStart { period, strays: stray_count, follows, handled_until }
     }
 
     /// Notes a change of a record that the stream does not report: its key is read, now or when
@@ -225,7 +226,7 @@ impl KeyTable {
     /// Notes that the stream was handled up to here.
     pub(crate) fn advance_to(&self, at: Timestamp) {
         let mut entries = self.entries();
-        entries.heard = entries.heard.max(Some(at));
+        entries.handled_until = entries.handled_until.max(Some(at));
         if !entries.covered.is_empty() {
             entries.covered.retain(|_, covered| *covered >= at);
         }

@@ -111,14 +111,17 @@ impl KeyTable {
     /// Returns blocked keys, up to `limit`, or one key.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Vec<BlockedKey> {
         let entries = self.entries();
-        let is_asked = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
-        let of_dead = entries.dead_blockers.iter().filter(|(lane, _)| is_asked(lane));
+        let is_requested = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
+        let of_dead = entries.dead_blockers.iter().filter(|(lane, _)| is_requested(lane));
         let of_dead = of_dead.map(|(lane, blocker)| {
             let (lane, blocker) = (lane.clone(), blocker.clone());
             BlockedKey { lane, reason: BlockReason::Blocked, blocker, wait: None }
         });
-        let waits =
-            entries.blocked.iter().chain(&entries.quarantined).filter(|(lane, _)| is_asked(lane));
+        let waits = entries
+            .blocked
+            .iter()
+            .chain(&entries.quarantined)
+            .filter(|(lane, _)| is_requested(lane));
         let waits = waits.map(|(lane, wait)| {
             let (reason, blocker) = (wait.reason, wait.blocker.id.clone());
             BlockedKey { lane: lane.clone(), reason, blocker, wait: Some(wait.clone()) }

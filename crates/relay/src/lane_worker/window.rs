@@ -57,7 +57,7 @@ impl<S: Sink> LaneWorker<'_, S> {
             {
                 let Some(leased) = next.take().or_else(|| self.next_waiting()) else { break };
                 if leased.is_lost() {
-                    self.lose(&leased);
+                    self.drop_lost(&leased);
                     end = Some(LaneEnd::Interrupted);
                     break;
                 }

@@ -315,7 +315,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         self.fleet.assign(&drained_partitions, &view, None).await?;
         if let Some((name, holder)) = view.unused_name().filter(|_| plans) {
             let removed =
-                names::give_up(self.fleet.collections(), name, holder, READ_INTERVAL).await;
+                names::release_name(self.fleet.collections(), name, holder, READ_INTERVAL).await;
             if let Err(error) = removed {
                 debug!(name, error = chain(&error), "a name without an instance was not removed");
             }

@@ -1,7 +1,7 @@
 //! Manages the names of instances: a restarted instance replaces its predecessor at once.
 //!
 //! A name is a document in `outbox_control` that names its holder. A new instance that finds a holder
-//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`keep`]). If the
+//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`answer_questions`]). If the
 //! holder does not answer, the new instance replaces it by an update that matches the holder and the
 //! question: either the answer or the replacement succeeds. A replaced instance publishes nothing more
 //! and ends. A process that was suspended reads before it publishes ([`suspension`](crate::partition::suspension)).
@@ -30,7 +30,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often a holder reads whether there is a question.
-const KEEP_INTERVAL: Duration = Duration::from_millis(250);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The greatest number behind a default name.
 const MAX_NUMBER: usize = 100;
@@ -190,7 +190,7 @@ pub async fn holder(
 /// # Errors
 ///
 /// [`StoreError`]. The next instance of the name then writes a question.
-pub async fn give_up(
+pub async fn release_name(
     collections: &Collections,
     name: &str,
     instance: InstanceId,
@@ -216,16 +216,20 @@ pub struct Replaced {
 
 /// Answers questions whether `instance` is alive, until another instance holds its name.
 /// An answer waits for MongoDB alone.
-pub async fn keep(collections: Collections, name: String, instance: InstanceId) -> Replaced {
+pub async fn answer_questions(
+    collections: Collections,
+    name: String,
+    instance: InstanceId,
+) -> Replaced {
     let names = Names { collections: &collections, instance };
     loop {
-        match names.keep(&name).await {
+        match names.answer(&name).await {
             Ok(None) => {}
             Ok(Some(by)) => return Replaced { name, by },
             // The heartbeat reports what is wrong with MongoDB.
             Err(error) => debug!(error = chain(&error), "the name was not read"),
         }
-        tokio::time::sleep(KEEP_INTERVAL).await;
+        tokio::time::sleep(ANSWER_INTERVAL).await;
     }
 }
 
@@ -267,7 +271,7 @@ pub async fn claim(
             // The reply to its own write was lost.
             return Ok(HeldName { name: own.name.clone(), predecessor: None });
         }
-        let answers = names.ask(&held).await?;
+        let answers = names.question_holders(&held).await?;
         if answers.contains(&Answer::Unknown) {
             // Another new instance was faster.
             continue;
@@ -286,7 +290,7 @@ pub async fn claim(
         } else if let Some(name) = candidates.iter().find(|name| !is_held(name)) {
             (name.clone(), names.insert(name).await?, None)
         } else {
-            return Err(names.taken(held).await?);
+            return Err(names.taken_error(held).await?);
         };
         if is_ours {
             return Ok(HeldName { name, predecessor });
@@ -319,7 +323,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// Answers a question, if there is one. Returns the holder if it is another instance.
-    async fn keep(&self, name: &str) -> Result<Option<InstanceId>, StoreError> {
+    async fn answer(&self, name: &str) -> Result<Option<InstanceId>, StoreError> {
         let held = self.held(&[name.to_owned()]).await?;
         let Some(Held { entry, .. }) = held.first() else {
             // An operator may have removed it. The next read shows whether another instance was faster.
@@ -349,7 +353,7 @@ impl Names<'_> {
     }
 
     /// Writes a question to all holders, and waits for their answers.
-    async fn ask(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
+    async fn question_holders(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
         let others: Vec<Option<Uuid>> = held.iter().map(|held| held.entry.question).collect();
         // Waits for another instance's question too: otherwise two could replace each other's questions for ever.
         self.wait_for_answers(held, others).await?;
@@ -395,7 +399,7 @@ impl Names<'_> {
     }
 
     /// Returns the error that names a live holder.
-    async fn taken(&self, held: Vec<Held>) -> Result<NameError, StoreError> {
+    async fn taken_error(&self, held: Vec<Held>) -> Result<NameError, StoreError> {
         let Some(Held { name, entry }) = held.into_iter().next() else {
             return Ok(NameError::Contended { name: String::new() });
         };

@@ -37,7 +37,7 @@ impl<S: Sink> Scanner<'_, S> {
             let page = snapshot.page(&from, owned, &over, left).await?;
             skipped.extend(page.skipped);
             // (A new primary may not know yet what the stream has shown.)
-            result.is_all &= page.is_all && start.heard <= snapshot.moment();
+            result.is_all &= page.is_all && start.handled_until <= snapshot.moment();
             result.full |= page.is_full;
             left.records -= page.records.len().min(left.records / 2);
             left.bytes = left.bytes.saturating_sub(size_of(&page.records));

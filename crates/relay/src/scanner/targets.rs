@@ -68,7 +68,7 @@ impl<S: Sink> Scanner<'_, S> {
                 Some(stretch) => {
                     answers.push(self.read_target(&target, &stretch, &mut open).await?);
                 }
-                None => self.turn_down(target, &mut result),
+                None => self.decline(target, &mut result),
             }
         }
         let OpenScan { snapshot, recoveries, start, .. } = open;
@@ -140,7 +140,7 @@ impl<S: Sink> Scanner<'_, S> {
     }
 
     /// Reads nothing of a target: another instance owns its partition now, or there is no room.
-    fn turn_down(&self, target: ScanTarget, result: &mut ScanResult) {
+    fn decline(&self, target: ScanTarget, result: &mut ScanResult) {
         match target {
             ScanTarget::At(_) => {}
             ScanTarget::Scan(key, _) => self.context.state.key_table.finish_scan(&key, None),
