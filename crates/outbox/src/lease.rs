@@ -1,12 +1,13 @@
 //! Leases records: one conditional update per batch, by the server's clock.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
+use parking_lot::Mutex;
 use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::connect::primary;
 use postrider_store::write::{AckLevel, Written, update};
@@ -47,17 +48,13 @@ impl OwnerId {
 
     /// Returns the current id, and how often it was replaced.
     pub fn get(&self) -> LeaseOwner {
-        *self.owner()
+        *self.0.lock()
     }
 
     /// Replaces the id after a loss of the partitions.
     pub fn replace(&self) {
-        let mut owner = self.owner();
+        let mut owner = self.0.lock();
         *owner = LeaseOwner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
-    }
-
-    fn owner(&self) -> MutexGuard<'_, LeaseOwner> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -18,9 +18,9 @@ mod circuit;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::SinkName;
 use tracing::{info, warn};
 
@@ -86,7 +86,7 @@ impl UnconfirmedPublish<'_> {
     /// Returns whether the destination has answered nothing for this long. If so, nothing more is
     /// published to it.
     pub(crate) fn is_silent(&self, since: Duration) -> bool {
-        let mut circuits = self.circuits.circuits();
+        let mut circuits = self.circuits.circuits.lock();
         let silence = circuits.get_mut(&self.destination).and_then(|known| known.silence.as_mut());
         let Some(silence) = silence else { return false };
         let (is_silent, is_new) = silence.lasts(since, Instant::now());
@@ -103,7 +103,7 @@ impl UnconfirmedPublish<'_> {
         if std::mem::replace(&mut self.is_over, true) {
             return false;
         }
-        let mut circuits = self.circuits.circuits();
+        let mut circuits = self.circuits.circuits.lock();
         let Some(circuit) = circuits.get_mut(&self.destination) else { return false };
         let Some(silence) = circuit.silence.as_mut() else { return false };
         silence.waiting = silence.waiting.saturating_sub(1);
@@ -125,7 +125,7 @@ impl Drop for UnconfirmedPublish<'_> {
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
         self.circuits.probing.fetch_sub(1, Ordering::Relaxed);
-        let mut circuits = self.circuits.circuits();
+        let mut circuits = self.circuits.circuits.lock();
         let open = circuits.get_mut(&self.destination).and_then(|known| known.open.as_mut());
         if let Some(open) = open.filter(|open| open.since == self.since) {
             open.probing = false;
@@ -150,7 +150,7 @@ impl DestinationCircuits {
 
     /// Returns the destinations whose circuits are open.
     pub fn open(&self) -> Vec<OpenDestination> {
-        let circuits = self.circuits();
+        let circuits = self.circuits.lock();
         let open = circuits.iter().filter_map(|(destination, circuit)| {
             let open = circuit.open.as_ref()?;
             Some(OpenDestination {
@@ -180,7 +180,7 @@ impl DestinationCircuits {
         if self.all_closed() {
             return None;
         }
-        let circuits = self.circuits();
+        let circuits = self.circuits.lock();
         circuits.get(destination)?.paused_until(Instant::now(), self.max_pause)
     }
 
@@ -193,7 +193,7 @@ impl DestinationCircuits {
 
     /// Returns whether the destination may be probed now.
     pub(crate) fn wants_probe(&self, destination: &Address) -> bool {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let open = circuits.get_mut(destination).and_then(|circuit| circuit.open.as_mut());
         open.is_some_and(|open| open.may_probe(self.probe_room() > 0, Instant::now()))
     }
@@ -210,7 +210,7 @@ impl DestinationCircuits {
             return Vec::new();
         }
         let now = Instant::now();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let open = circuits.iter_mut().filter_map(|(destination, circuit)| {
             let open = circuit.open.as_mut()?;
             Some((open.due(now)?, destination, open))
@@ -227,7 +227,7 @@ impl DestinationCircuits {
 
     /// Notes that a publish to this destination waits unusually long for its confirm.
     pub(crate) fn begin_slow_publish(&self, destination: &Address) -> UnconfirmedPublish<'_> {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         // (Beyond [`MAX_CIRCUITS`] this has no effect.)
         if circuits.len() < MAX_CIRCUITS || circuits.contains_key(destination) {
             circuits.entry(destination.clone()).or_default().begin_slow_publish(Instant::now());
@@ -242,7 +242,7 @@ impl DestinationCircuits {
         if self.is_quiet() {
             return false;
         }
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         circuits.get_mut(destination).is_some_and(|circuit| self.end_silence(circuit))
     }
 
@@ -255,7 +255,7 @@ impl DestinationCircuits {
     /// Begins a probe; `None` if the circuit is closed, another record probes, or it is too early.
     pub(crate) fn begin_probe(&self, destination: &Address) -> Option<Probe<'_>> {
         let now = Instant::now();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let open = circuits.get_mut(destination)?.open.as_mut()?;
         if !open.may_probe(self.probe_room() > 0, now) {
             return None;
@@ -268,7 +268,7 @@ impl DestinationCircuits {
     /// Returns whether a quarantined record must have the isolated connection exclusively. It does
     /// not if it only probes a destination that does not confirm.
     pub(crate) fn is_exclusive(&self, destination: &Address) -> bool {
-        let circuits = self.circuits();
+        let circuits = self.circuits.lock();
         let open = circuits.get(destination).and_then(|circuit| circuit.open.as_ref());
         open.is_none_or(|open| open.breaks_connections)
     }
@@ -279,7 +279,7 @@ impl DestinationCircuits {
         if self.is_quiet() {
             return false;
         }
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(destination) else { return false };
         let was_silent = self.end_silence(circuit);
         circuit.confirmed(handed_over);
@@ -289,7 +289,7 @@ impl DestinationCircuits {
     /// Notes an answer other than a confirm to a message that was sent at this time. Returns
     /// whether that closes the circuit.
     pub(crate) fn answered(&self, destination: &Address, handed_over: Instant) -> bool {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let circuit = circuits.get_mut(destination);
         circuit.is_some_and(|circuit| {
             self.close(circuit, destination, handed_over, "destination answers again")
@@ -362,7 +362,7 @@ impl DestinationCircuits {
 
     /// Closes a circuit that opened on a guess. Returns whether it was one.
     pub(crate) fn close_guess(&self, destination: &Address) -> bool {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(destination) else { return false };
         let is_guess = circuit.close_guess(Instant::now());
         if is_guess {
@@ -389,7 +389,7 @@ impl DestinationCircuits {
             return Vec::new();
         }
         let now = Instant::now();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let mut unused = Vec::new();
         circuits.retain(|destination, circuit| {
             if let Some(open) = circuit.take_unused(now) {
@@ -416,7 +416,7 @@ impl DestinationCircuits {
         beyond: T,
         change: impl FnOnce(&mut Circuit) -> T,
     ) -> T {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         if circuits.len() >= MAX_CIRCUITS && !circuits.contains_key(destination) {
             return beyond;
         }
@@ -436,10 +436,6 @@ impl DestinationCircuits {
             );
         }
         noted
-    }
-
-    fn circuits(&self) -> MutexGuard<'_, HashMap<Address, Circuit>> {
-        self.circuits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

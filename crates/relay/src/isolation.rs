@@ -1,10 +1,11 @@
 //! The isolated connections of a sink, for messages that may break their connection and for
 //! messages that probe a destination which does not confirm.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::SinkName;
 use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
@@ -71,7 +72,7 @@ impl<S: Sink> IsolatedConnections<S> {
             return Ok(IsolatedSlot::Shared);
         }
         let slot = IsolatedSlot::Exclusive { _room: self.room.clone().lock_owned().await };
-        if self.confirmed().is_some_and(|confirmed| confirmed.elapsed() < SOUND_PERIOD) {
+        if self.confirmed.lock().is_some_and(|confirmed| confirmed.elapsed() < SOUND_PERIOD) {
             return Ok(slot);
         }
         match self.exclusive.probe().await {
@@ -103,7 +104,7 @@ impl<S: Sink> IsolatedConnections<S> {
             info!(sink = %self.name, "there is an isolated connection again");
         }
         if slot.is_exclusive() {
-            *self.confirmed() = result.is_ok().then(Instant::now);
+            *self.confirmed.lock() = result.is_ok().then(Instant::now);
         }
         (handed_over, result)
     }
@@ -118,10 +119,6 @@ impl<S: Sink> IsolatedConnections<S> {
                  destinations, wait for one; allow the user six connections in all"
             );
         }
-    }
-
-    fn confirmed(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Closes the connections.

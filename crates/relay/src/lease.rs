@@ -1,9 +1,10 @@
 //! Records that this relay has leased, and the lease that proves it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::{LeaseId, RecordId};
 use postrider_outbox::record::Record;
 use postrider_store::boot_instant::BootInstant;
@@ -69,7 +70,7 @@ impl Lease {
 
     /// Notes a renewal whose command was sent at `before_command`.
     pub fn renewed(&self, before_command: BootInstant) {
-        *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = before_command;
+        *self.since.lock() = before_command;
     }
 
     /// Returns the records that are still in flight: neither lost nor being settled.
@@ -79,7 +80,7 @@ impl Lease {
     }
 
     fn since(&self) -> BootInstant {
-        *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        *self.since.lock()
     }
 }
 

@@ -6,8 +6,9 @@
 //! `tests/model/src/takeover` has the rules, and what breaks without each.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::InstanceId;
 use postrider_outbox::lease::OwnerId;
 use postrider_outbox::record::Record;
@@ -52,7 +53,7 @@ impl LeaseOwners {
     /// Replaces the owners that are alive. Returns whether a known lease may have a dead owner: one
     /// that was alive, or one that was seen.
     pub(crate) fn set_alive(&self, alive: Option<LiveOwners>) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let was_dead: BTreeSet<InstanceId> =
             known.seen.keys().copied().filter(|owner| known.is_dead(*owner)).collect();
         let is_gone = match (&known.alive, &alive) {
@@ -72,7 +73,7 @@ impl LeaseOwners {
         let Some(owner) = record.lease_owner.filter(|owner| *owner != self.own.current()) else {
             return false;
         };
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let is_alive = known.alive.as_ref().is_none_or(|alive| alive.owners.contains(&owner));
         if !is_alive && (known.seen.len() < MAX_SEEN || known.seen.contains_key(&owner)) {
             known.seen.entry(owner).or_insert_with(BootInstant::now);
@@ -88,10 +89,6 @@ impl LeaseOwners {
         let dead = records.filter(|record| self.is_dead(record));
         let dead: BTreeSet<InstanceId> = dead.filter_map(|record| record.lease_owner).collect();
         dead.into_iter().collect()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

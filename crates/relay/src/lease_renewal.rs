@@ -3,10 +3,11 @@
 //! All due leases are renewed concurrently, and each renewal has a timeout of a third of the lease:
 //! a connection that has gone silent must not cost any lease.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::lease::Leaser;
 use postrider_store::StoreError;
@@ -30,7 +31,7 @@ impl ActiveLeases {
 
     /// Adds one lease.
     pub fn add(&self, lease: &Arc<Lease>) {
-        self.active().push(Arc::downgrade(lease));
+        self.active.lock().push(Arc::downgrade(lease));
     }
 
     /// Renews, forever, each lease of which a third is spent and something is in flight.
@@ -46,7 +47,7 @@ impl ActiveLeases {
     async fn renew_due(&self, leaser: &Leaser) {
         let now = BootInstant::now();
         let due: Vec<Arc<Lease>> = {
-            let mut active = self.active();
+            let mut active = self.active.lock();
             active.retain(|lease| lease.strong_count() > 0);
             let in_use = active.iter().filter_map(Weak::upgrade);
             let in_use: Vec<Arc<Lease>> =
@@ -82,10 +83,6 @@ impl ActiveLeases {
                 }
             }
         }
-    }
-
-    fn active(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Lease>>> {
-        self.active.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -1,10 +1,10 @@
 //! What MongoDB refuses or fails to do for the relay: logged once, and reported while it lasts.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use metrics::gauge;
+use parking_lot::Mutex;
 use postrider_outbox::ids::{LeaseId, RecordId};
 use postrider_outbox::record::LaneKey;
 use postrider_outbox::settle::Settlement;
@@ -62,7 +62,7 @@ impl RefusedOutcomes {
                 "MongoDB refuses the outcome of a record: its key waits, and only the write is repeated"
             );
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (lane, lease) = (lane.key.clone(), settlement.lease);
         let unsettled = RefusedOutcome { lane, lease, since: Instant::now(), is_gone: false };
         state.unsettled.insert(settlement.id.clone(), unsettled);
@@ -71,37 +71,37 @@ impl RefusedOutcomes {
 
     /// Removes a record: its outcome is written or abandoned.
     pub(crate) fn settled(&self, id: &RecordId) {
-        self.state().unsettled.remove(id);
+        self.state.lock().unsettled.remove(id);
     }
 
     /// Returns at most this many records whose outcome is refused.
     pub(crate) fn some(&self, count: usize) -> Vec<(RecordId, RefusedOutcome)> {
-        let state = self.state();
+        let state = self.state.lock();
         let some = state.unsettled.iter().take(count);
         some.map(|(id, unsettled)| (id.clone(), unsettled.clone())).collect()
     }
 
     /// Notes that this relay no longer owns the record: its outcome does not need to be written.
     pub(crate) fn gone(&self, id: &RecordId) {
-        if let Some(unsettled) = self.state().unsettled.get_mut(id) {
+        if let Some(unsettled) = self.state.lock().unsettled.get_mut(id) {
             unsettled.is_gone = true;
         }
     }
 
     /// Returns, and resets, whether this relay was found to own the record no longer.
     pub(crate) fn take_gone(&self, id: &RecordId) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let unsettled = state.unsettled.get_mut(id);
         unsettled.is_some_and(|unsettled| std::mem::take(&mut unsettled.is_gone))
     }
 
     /// Returns how many records wait with a refused outcome.
     pub(crate) fn count(&self) -> usize {
-        self.state().unsettled.len()
+        self.state.lock().unsettled.len()
     }
 
     fn words(&self) -> Option<String> {
-        let state = self.state();
+        let state = self.state.lock();
         (!state.unsettled.is_empty()).then(|| {
             format!(
                 "MongoDB refuses the outcome of {} records, such as {}; {REMEDY}",
@@ -109,10 +109,6 @@ impl RefusedOutcomes {
                 state.latest
             )
         })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -176,7 +172,7 @@ impl StoreHealth {
     /// Notes a success. Returns how many attempts had failed before, if any.
     pub(crate) fn succeeded(&self, work: StoreWork) -> Option<u32> {
         let failures = self.troubles[&work].succeeded()?;
-        self.now().remove(&work);
+        self.now.lock().remove(&work);
         set(work, None);
         Some(failures)
     }
@@ -184,18 +180,14 @@ impl StoreHealth {
     fn note(&self, work: StoreWork, error: &StoreError) {
         set(work, Some(error.is_permanent()));
         let words = if error.is_permanent() { error.refusal() } else { error.brief() };
-        self.now().insert(work, words);
+        self.now.lock().insert(work, words);
     }
 
     /// Describes what MongoDB refuses or fails to do, for `/readyz`; `None` if nothing.
     pub(crate) fn describe(&self, outcomes: &RefusedOutcomes) -> Option<String> {
-        let mut words: Vec<String> = self.now().values().cloned().collect();
+        let mut words: Vec<String> = self.now.lock().values().cloned().collect();
         words.extend(outcomes.words());
         (!words.is_empty()).then(|| words.join("; "))
-    }
-
-    fn now(&self) -> MutexGuard<'_, BTreeMap<StoreWork, String>> {
-        self.now.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -1,10 +1,10 @@
 //! Estimates the server's clock.
 
-use std::sync::RwLock;
 use std::time::Duration;
 
 use bson::{DateTime, doc};
 use mongodb::Database;
+use parking_lot::RwLock;
 
 use crate::boot_instant::BootInstant;
 use crate::connect::ask;
@@ -47,8 +47,7 @@ impl ServerClock {
             detail: error.to_string(),
         })?;
         let middle = sent + BootInstant::now().since(sent) / 2;
-        *self.sample.write().unwrap_or_else(|poisoned| poisoned.into_inner()) =
-            Some((middle, *time));
+        *self.sample.write() = Some((middle, *time));
         Ok(())
     }
 
@@ -58,7 +57,7 @@ impl ServerClock {
     ///
     /// No answer.
     pub async fn keep_fresh(&self, database: &Database) -> Result<(), StoreError> {
-        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let sample = *self.sample.read();
         match sample {
             Some((at, _)) if BootInstant::now().since(at) < MAX_SAMPLE_AGE => Ok(()),
             _ => self.sample(database).await,
@@ -68,7 +67,7 @@ impl ServerClock {
     /// Returns the server's time now; the epoch before the first sample, so that every lease seems
     /// live and nothing is leased.
     pub fn now(&self) -> DateTime {
-        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let sample = *self.sample.read();
         match sample {
             None => DateTime::from_millis(0),
             Some((at, time)) => {
