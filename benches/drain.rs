@@ -17,8 +17,8 @@ use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::position::Position;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
-use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
-use postrider::partition::share::Share;
+use postrider::outbox::snapshot::{OutboxSnapshot, ReadLimit, SkippedKeys};
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use postrider::wakeup::Wakeup;
@@ -57,13 +57,13 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
                 Duration::from_secs(30),
             );
             let settlements = Settlements::new(collections.clone(), false);
-            let room = Room { records: 500, bytes: 16 << 20 };
+            let room = ReadLimit { records: 500, bytes: 16 << 20 };
             let mut position = Position::start();
             let mut found = false;
             loop {
-                let mut snapshot = Snapshot::begin(&collections).await.unwrap();
+                let mut snapshot = OutboxSnapshot::begin(&collections).await.unwrap();
                 let page =
-                    snapshot.page(&position, &owned, &PassOver::default(), room).await.unwrap();
+                    snapshot.page(&position, &owned, &SkippedKeys::default(), room).await.unwrap();
                 found |= !page.records.is_empty();
                 if page.next.is_none() && !std::mem::take(&mut found) {
                     return;
@@ -91,7 +91,7 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
 
 async fn relay(collections: &Collections, count: usize) -> f64 {
     let stop = CancellationToken::new();
-    let (_owner, share) = watch::channel(Share::of(0..=255));
+    let (_owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let started = Instant::now();
     let confirmed = Arc::new(AtomicUsize::new(0));
     let counted = confirmed.clone();

@@ -53,7 +53,7 @@
 // The floors below, lowest first: each is a crate under crates/ and knows only those above it in this list.
 pub use postrider_store as store;
 #[doc(no_inline)]
-pub use postrider_store::{dates, failpoint, moment};
+pub use postrider_store::{boot_instant, dates, failpoint};
 
 pub use postrider_outbox as outbox;
 #[doc(no_inline)]

@@ -36,11 +36,11 @@ use crate::outbox::inspect::Inspector;
 use crate::outbox::lease::OwnerId;
 use crate::partition::coordinator::Coordinator;
 use crate::partition::fleet::Fleet;
-use crate::partition::heartbeat::{Heartbeat, Profile, Pulse};
+use crate::partition::heartbeat::{Heartbeat, InstanceInfo, Pulse};
 use crate::partition::metrics::store_up;
 use crate::partition::names::{self, HeldName, Replaced, WantedName};
-use crate::partition::share::{self, Allotted, Share};
-use crate::partition::vigil::Vigil;
+use crate::partition::owned::{self, AssignedPartitions, OwnedPartitions};
+use crate::partition::suspension::SuspensionDetector;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
 use crate::relay::{Relay, RelayParts};
@@ -186,13 +186,13 @@ async fn work(
         None => (None, None),
     };
     let keeper = name.clone().map(|name| {
-        let keeping = names::keep(protocol.clone(), name, instance);
+        let keeping = names::answer_questions(protocol.clone(), name, instance);
         // A task: new instances must not wait for other work of this process.
         AbortOnDropHandle::new(tokio::spawn(keeping))
     });
     let mut keeping_name = std::pin::pin!(kept(keeper));
     let owner = OwnerId::new(instance);
-    let profile = Profile { name: name.clone(), ..plan.profile.clone() };
+    let profile = InstanceInfo { name: name.clone(), ..plan.profile.clone() };
     let heartbeat = Heartbeat::new(
         protocol.clone(),
         instance,
@@ -222,30 +222,30 @@ async fn work(
         sign_off(&heartbeat, None, Instant::now() + SHUTDOWN_GRACE).await;
         return ended;
     }
-    let (share, shared_out) = watch::channel(Share::default());
+    let (owned_sender, owned) = watch::channel(OwnedPartitions::default());
     let follower = || Follower::new(protocol.clone(), wake.clone());
     let follower = plan.relay.follow.then(follower);
-    let vigil = Vigil::new();
+    let suspension = SuspensionDetector::new();
     let parts = RelayParts {
         settings: plan.relay.clone(),
         collections: protocol.clone(),
         owner,
         router: plan.router.clone(),
         sinks,
-        share: shared_out,
+        owned,
         wakeup: wake,
         delete_done: plan.schema.retention.is_zero(),
-        vigil: vigil.clone(),
+        suspension: suspension.clone(),
         predecessor,
     };
     let relay = Relay::new(parts, stop.clone());
     watch_relay(health, heartbeat.pulse(), &relay);
     let fleet = Fleet::new(protocol.clone(), plan.partitions.stale_after);
-    let (allotted, partitions) = watch::channel(Allotted::default());
+    let (assigned, partitions) = watch::channel(AssignedPartitions::default());
     let context = relay.context();
     blocked.set(move |key, limit| RelayReport::new(&context).blocked_keys(key, limit));
     let context = relay.context();
-    heartbeat.tell(move || RelayReport::new(&context).state());
+    heartbeat.report_state(move || RelayReport::new(&context).state());
     let context = relay.context();
     let in_flight = move || context.state.key_table.partitions_in_flight();
     let coordinator = Coordinator::new(
@@ -253,10 +253,10 @@ async fn work(
         instance,
         plan.partitions.clone(),
         heartbeat.clone(),
-        allotted,
+        assigned,
         in_flight,
     );
-    watch_partitions(health, coordinator.standing());
+    watch_partitions(health, coordinator.status());
     let drained = CancellationToken::new();
     let (beats, stopping, ending) = (heartbeat.clone(), stop.clone(), drained.clone());
     let replacing = name.clone().map(|name| (protocol.clone(), name));
@@ -272,7 +272,8 @@ async fn work(
         coordinator.run(stopping, ending).await
     });
     let stale_after = plan.partitions.stale_after;
-    let keeping = share::keep(partitions.clone(), &heartbeat, &vigil, stale_after, share);
+    let keeping =
+        owned::keep_updated(partitions.clone(), &heartbeat, &suspension, stale_after, owned_sender);
     for name in plan.sinks.keys() {
         let (context, name) = (relay.context(), name.as_str().to_owned());
         let part = format!("sink {name}");
@@ -296,7 +297,7 @@ async fn work(
     let following = async {
         match follower {
             Some(follower) => {
-                watch_following(health, follower.following());
+                watch_following(health, follower.status());
                 // A task: what wakes the relay must not wait for it.
                 let following = tokio::spawn(follower.run(stop.clone()));
                 let _ = following.await;
@@ -353,7 +354,8 @@ async fn sign_off(
 ) {
     // (The next holder takes it over if MongoDB does not respond.)
     if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive())
-        && let Err(error) = names::give_up(&collections, &name, instance, GIVE_UP_TIMEOUT).await
+        && let Err(error) =
+            names::release_name(&collections, &name, instance, GIVE_UP_TIMEOUT).await
     {
         debug!(error = chain(&error), "the name of this instance was not given up");
     }

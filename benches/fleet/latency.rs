@@ -10,10 +10,10 @@ use mongodb::Client;
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::{ClientOptions, ReadConcern};
-use postrider::change_stream::{Follower, Following};
+use postrider::change_stream::{Follower, FollowerStatus};
 use postrider::ids::RecordId;
 use postrider::outbox::collections::Collections;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::sink::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqSettings};
 use postrider::store::connect;
@@ -191,15 +191,15 @@ async fn in_process(follow: bool) {
         note: move |id| to_confirm.note(id, Step::Confirmed),
     };
     let (stop, wakeup) = (CancellationToken::new(), Wakeup::default());
-    let (_owner, share) = watch::channel(Share::of(0..=255));
+    let (_owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let sink = ("rabbit", sink);
     let parts = support::relay_parts(&collections, sink, &queue.name, share, wakeup.clone());
     let running = tokio::spawn(Relay::new(parts, stop.clone()).run());
     if follow {
         let follower = Follower::new(collections, wakeup);
-        let mut following = follower.following();
+        let mut following = follower.status();
         tokio::spawn(follower.run(stop.clone()));
-        following.wait_for(|now| *now == Following::Up).await.unwrap();
+        following.wait_for(|now| *now == FollowerStatus::Up).await.unwrap();
     }
     let inserted = trickle(&outbox).await;
     for Inserted { id, .. } in &inserted {

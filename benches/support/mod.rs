@@ -26,8 +26,8 @@ use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
 use postrider::outbox::snapshot::LANE_INDEX;
-use postrider::partition::share::Share;
-use postrider::partition::vigil::Vigil;
+use postrider::partition::owned::OwnedPartitions;
+use postrider::partition::suspension::SuspensionDetector;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -79,7 +79,7 @@ pub fn relay_parts<S: Sink>(
     collections: &Collections,
     (name, sink): (&str, S),
     key: &str,
-    share: watch::Receiver<Share>,
+    share: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
 ) -> RelayParts<S> {
     let rules = SinkRules {
@@ -94,10 +94,10 @@ pub fn relay_parts<S: Sink>(
         owner: OwnerId::new(InstanceId::fresh()),
         router: Router::new(Vec::new(), BTreeMap::from([(name.into(), rules)]), None),
         sinks: BTreeMap::from([(name.to_owned(), sink)]),
-        share,
+        owned: share,
         wakeup,
         delete_done: false,
-        vigil: Vigil::new(),
+        suspension: SuspensionDetector::new(),
         predecessor: None,
     }
 }

@@ -24,7 +24,7 @@ pub(super) async fn probe(
         .find_one(doc! { "_id": &records })
         .read_concern(ReadConcern::majority())
         .selection_criteria(primary());
-    match within("read the shard key", limits::BATCH, finding.into_future()).await {
+    match within("read the shard key", limits::BATCH_TIMEOUT, finding.into_future()).await {
         Ok(found) => Ok(report(&records, found.as_ref())),
         Err(error) if error.is_refusal() => Ok(Finding::good(
             NAME,

@@ -8,7 +8,7 @@ use postrider_outbox::schema::options::SchemaOptions;
 use postrider_relay::partition::config::PartitionsConfig;
 use postrider_relay::partition::fingerprint::Fingerprint;
 use postrider_relay::partition::fleet;
-use postrider_relay::partition::heartbeat::Profile;
+use postrider_relay::partition::heartbeat::InstanceInfo;
 use postrider_relay::settings::Settings;
 use postrider_settings::{Rules, Violation};
 use postrider_sinks::configured::ConfiguredSink;
@@ -48,7 +48,7 @@ pub struct Resolved {
     /// How partitions are assigned.
     pub partitions: PartitionsConfig,
     /// The document of this instance, without its name, which is not known before the start.
-    pub profile: Profile,
+    pub profile: InstanceInfo,
     /// The name that the operator gave this instance.
     pub instance_name: Option<String>,
     /// Whether the API of this process serves the append path.
@@ -160,7 +160,7 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
     })
 }
 
-fn profile(config: &Config) -> Profile {
+fn profile(config: &Config) -> InstanceInfo {
     let partitions = match &config.partitions.fixed {
         _ if !config.relay.enabled => fleet::NONE.to_owned(),
         Some(fixed) => fixed.to_string(),
@@ -171,7 +171,7 @@ fn profile(config: &Config) -> Profile {
         block_on_dead: config.relay.blocks_on_dead(),
         prefix: config.outbox.collection_prefix.clone(),
     };
-    Profile { fingerprint, partitions, name: None }
+    InstanceInfo { fingerprint, partitions, name: None }
 }
 
 fn warnings(config: &Config) -> Vec<String> {

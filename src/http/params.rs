@@ -144,14 +144,14 @@ pub struct RecordIdText(pub String);
 impl RecordIdText {
     /// The ids that the text can mean: at least one.
     pub fn ids(&self) -> Vec<RawId> {
-        RawId::readings(&self.0)
+        RawId::parse_candidates(&self.0)
     }
 }
 
 impl<'de> Deserialize<'de> for RecordIdText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         checked(from, |text: String| {
-            if RawId::readings(&text).is_empty() || text.is_empty() {
+            if RawId::parse_candidates(&text).is_empty() || text.is_empty() {
                 Err(INVALID_ID.to_owned())
             } else {
                 Ok(Self(text))

@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 use crate::events::Flaw;
 use crate::events::json::MAX_FLAWS;
 use crate::ops::origin::ForeignRequest;
+use crate::store::StoreError;
 use crate::store::schema::SchemaError;
-use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
 /// The seconds after which a repeated request may succeed.
@@ -151,18 +151,16 @@ impl Problem {
     }
 
     /// A failure of MongoDB: a transient one is worth a retry, a permanent one needs an operator.
-    pub fn of_meaning(
-        meaning: Meaning,
+    pub fn of_failure(
+        is_permanent: bool,
         error: &(dyn Error + 'static),
         detail: impl Into<String>,
     ) -> Self {
-        match meaning {
-            Meaning::Transient => {
-                warn!(error = chain(error), "failed to answer a request");
-                Self::unavailable(detail)
-            }
-            Meaning::Permanent => Self::fault(error),
+        if is_permanent {
+            return Self::fault(error);
         }
+        warn!(error = chain(error), "failed to answer a request");
+        Self::unavailable(detail)
     }
 
     /// A collection that cannot be used. The error names the remedy and quotes nothing. Nothing was
@@ -170,7 +168,7 @@ impl Problem {
     pub fn of_schema(error: &SchemaError) -> Self {
         let detail = error.to_string();
         if let SchemaError::Store(source) = error {
-            return Self::of_meaning(source.meaning(), source, detail);
+            return Self::of_failure(source.is_permanent(), source, detail);
         }
         Self::unusable(detail)
     }
@@ -249,8 +247,8 @@ impl From<StoreError> for Problem {
             return Self::unusable(error.to_string());
         }
         let answer =
-            Self::of_meaning(error.meaning(), &error, "MongoDB did not complete the request");
-        Self { is_unconfirmed: error.meaning() == Meaning::Transient, ..answer }
+            Self::of_failure(error.is_permanent(), &error, "MongoDB did not complete the request");
+        Self { is_unconfirmed: !error.is_permanent(), ..answer }
     }
 }
 

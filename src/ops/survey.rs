@@ -10,7 +10,7 @@ use crate::outbox::inspect::Inspector;
 use crate::outbox::undecoded::RawId;
 use crate::partition::heartbeat::Pulse;
 use crate::partition::metrics::UNKNOWN;
-use crate::partition::share::Allotted;
+use crate::partition::owned::AssignedPartitions;
 use crate::store::StoreError;
 use crate::telemetry::chain;
 use crate::telemetry::metrics::{OLDEST_PENDING, OUTBOX_RECORDS};
@@ -34,7 +34,7 @@ const BACKLOG_STATUSES: [&str; 3] = ["pending", "scheduled", "dead"];
 pub async fn survey(
     inspector: Inspector,
     mut pulse: watch::Receiver<Pulse>,
-    mut allotted: watch::Receiver<Allotted>,
+    mut allotted: watch::Receiver<AssignedPartitions>,
 ) {
     let now = Instant::now();
     let mut counts = Counts { backlog_due: now, invalid_due: now, search: Search::default() };
@@ -53,7 +53,7 @@ pub async fn survey(
     }
 }
 
-fn owns_first_partition(allotted: &Allotted) -> bool {
+fn owns_first_partition(allotted: &AssignedPartitions) -> bool {
     allotted.partitions.first() == Some(&0)
 }
 

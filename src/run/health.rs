@@ -2,9 +2,9 @@
 
 use tokio::sync::watch;
 
-use crate::change_stream::Following;
+use crate::change_stream::FollowerStatus;
 use crate::ops::{Health, HealthPart};
-use crate::partition::coordinator::Standing;
+use crate::partition::coordinator::CoordinatorStatus;
 use crate::partition::heartbeat::Pulse;
 use crate::relay::Relay;
 use crate::relay::destination_circuits::OpenDestination;
@@ -48,18 +48,18 @@ pub(super) fn confirming(paused: &[OpenDestination]) -> HealthPart {
     ))
 }
 
-pub(super) fn watch_following(health: &Health, following: watch::Receiver<Following>) {
+pub(super) fn watch_following(health: &Health, following: watch::Receiver<FollowerStatus>) {
     health.watch("follow", move || match &*following.borrow() {
-        Following::Up => HealthPart::ok(),
-        Following::Starting => HealthPart::degraded("no change stream was opened yet"),
-        Following::Lost(why) => HealthPart::degraded(why),
+        FollowerStatus::Up => HealthPart::ok(),
+        FollowerStatus::Starting => HealthPart::degraded("no change stream was opened yet"),
+        FollowerStatus::Lost(why) => HealthPart::degraded(why),
     });
 }
 
 /// Neither a lack of partitions nor a pause is a reason to restart.
-pub(super) fn watch_partitions(health: &Health, standing: watch::Receiver<Standing>) {
+pub(super) fn watch_partitions(health: &Health, status: watch::Receiver<CoordinatorStatus>) {
     health.watch("partitions", move || {
-        let Standing { owned, differs, paused, trouble, unreadable } = &*standing.borrow();
+        let CoordinatorStatus { owned, differs, paused, trouble, unreadable } = &*status.borrow();
         let unreadable = unreadable.as_ref().map(|(first, count)| match count - 1 {
             0 => first.to_string(),
             others => format!("{first} (and {others} other documents)"),

@@ -14,8 +14,8 @@ use crate::partition::names::{self, HeldName, NameError, WantedName};
 use crate::run::error::RunError;
 use crate::schema::access::{Access, Part as Allowed, Wanted, access};
 use crate::schema::{self, SchemaError, SchemaOptions};
+use crate::store::StoreError;
 use crate::store::connect::{self, Topology};
-use crate::store::{Meaning, StoreError};
 use crate::telemetry::chain;
 
 /// Minimum and maximum pause between tries to reach MongoDB at start.
@@ -49,7 +49,7 @@ pub(super) async fn until_reached(
                 return Ok(collections);
             }
             Err(error) if error.is_refusal() => return Err(RunError::Refused(error)),
-            Err(error) if error.meaning() == Meaning::Permanent => {
+            Err(error) if error.is_permanent() => {
                 return Err(RunError::Mongo(error));
             }
             Err(error) => {
@@ -105,7 +105,7 @@ pub(super) async fn until_guarded(
             Err(SchemaError::Store(error)) if error.is_refusal() => {
                 return Err(RunError::Refused(error));
             }
-            Err(error) if error.meaning() == Meaning::Permanent => {
+            Err(error) if error.is_permanent() => {
                 return Err(RunError::Context(error));
             }
             Err(error) => chain(&error),
@@ -131,7 +131,7 @@ pub(super) async fn until_named(
                 info!(name = held.name, replaces = ?held.predecessor, "this instance has a name");
                 return Ok(Some(held));
             }
-            Err(NameError::Store(error)) if error.meaning() == Meaning::Permanent => {
+            Err(NameError::Store(error)) if error.is_permanent() => {
                 warn!(
                     error = error.brief(),
                     remedy = "permit insert, update and remove on outbox_control (postrider schema \
@@ -172,7 +172,7 @@ pub(super) async fn until_schema(
             Err(SchemaError::Store(error)) if error.is_refusal() => {
                 return Err(RunError::Refused(error));
             }
-            Err(error) if error.meaning() == Meaning::Permanent => {
+            Err(error) if error.is_permanent() => {
                 return Err(RunError::Schema(error));
             }
             Err(error) => chain(&error),

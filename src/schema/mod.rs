@@ -27,6 +27,8 @@ pub mod script;
 pub use aggregate_script::aggregate_script;
 pub use postrider_outbox::schema as outbox;
 pub use postrider_outbox::schema::{SchemaOptions, Validator, apply, options, validator, verify};
-pub use postrider_store::schema::{Applied, Difference, Foreign, Layout, SchemaError, index};
+pub use postrider_store::schema::{
+    Applied, Difference, ForeignContext, Layout, SchemaError, index,
+};
 pub use roles::roles_script;
 pub use script::script;

@@ -1,6 +1,6 @@
 //! Structured logs on stderr, without payloads or secrets.
 
-use postrider_store::text::{LONGEST_NAME, bounded};
+use postrider_store::text::{MAX_NAME_CHARS, bounded};
 use std::borrow::Cow;
 use std::fmt;
 use std::io::IsTerminal;
@@ -67,7 +67,7 @@ const LIST_FIELDS: [&str; 3] = ["sinks", "collections", "indexes"];
 /// Fields with names that a producer, broker or client chose.
 const NAME_FIELDS: [&str; 12] = [
     "id",
-    "record_id",
+    "record.id",
     "key",
     "type",
     "destination",
@@ -88,7 +88,7 @@ const SHORT_LINE_BYTES: usize = 1_000;
 
 /// The most characters of a field.
 fn max_chars(field: &str) -> usize {
-    if NAME_FIELDS.contains(&field) { LONGEST_NAME } else { MAX_TEXT_CHARS }
+    if NAME_FIELDS.contains(&field) { MAX_NAME_CHARS } else { MAX_TEXT_CHARS }
 }
 
 /// Fields in a line of text, each bounded.
@@ -280,13 +280,13 @@ mod tests {
         let key = "ß".repeat(5_000_000);
         for json in [true, false] {
             let line = logged(json, || {
-                let span = tracing::info_span!("publish", record_id = key);
+                let span = tracing::info_span!("publish", record.id = key);
                 let _within = span.enter();
                 tracing::warn!(id = %key, key, reason = key, blocks = ?[&key], short = "x", "{key}");
             });
 
             assert!(line.len() < 20_000, "{}", line.len());
-            let beginning = "ß".repeat(LONGEST_NAME);
+            let beginning = "ß".repeat(MAX_NAME_CHARS);
             let name = format!("{beginning}… (5000000 characters)");
             assert!(line.matches(&name).count() >= 3, "{line}");
             assert!(!line.contains(&"ß".repeat(MAX_TEXT_CHARS + 1)), "{line}");

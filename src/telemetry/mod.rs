@@ -5,4 +5,4 @@ mod log;
 pub mod metrics;
 
 pub use log::{check_level, init};
-pub use postrider_store::text::{LONGEST_NAME, bounded, chain};
+pub use postrider_store::text::{MAX_NAME_CHARS, bounded, chain};

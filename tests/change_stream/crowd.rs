@@ -3,8 +3,8 @@
 
 use bson::doc;
 use mongodb::options::ReadConcern;
-use postrider::change_stream::Following;
-use postrider::partition::share::Share;
+use postrider::change_stream::FollowerStatus;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::settings::Settings;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -42,14 +42,14 @@ async fn the_stream_is_closed_only_while_batches_are_full() {
     let settings = Settings { batch_size: 20, ..settings_without_rescan() };
     let followed = RunningStream::up(&recorder.collections, &wake).await;
     assert_eq!(streams(&outbox).await, 1);
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let relay =
         run(parts(&recorder.collections, sink.clone(), settings, share, wake.clone()), owner);
 
     outbox.insert((0..RECORDS).map(|n| record(&format!("{n}"), &format!("k{n}")))).await;
 
     eventually("the stream to be closed", || async { !wake.is_followed() }).await;
-    assert_eq!(*followed.following.borrow(), Following::Up, "closed on purpose");
+    assert_eq!(*followed.following.borrow(), FollowerStatus::Up, "closed on purpose");
     eventually("its cursor's end", || async { streams(&outbox).await == 0 }).await;
     assert!(sink.ids().len() < RECORDS, "while there is much to do");
     assert_eq!(opened(&recorder).len(), 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Bson, DateTime, Document, doc};
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::undecoded::RawId;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
@@ -26,7 +26,7 @@ struct LiveRelay {
     sink: TestSink,
     relay: Running,
     followed: RunningStream,
-    share: watch::Sender<Share>,
+    share: watch::Sender<OwnedPartitions>,
 }
 
 impl LiveRelay {
@@ -39,7 +39,7 @@ impl LiveRelay {
         let (recorder, sink, wake) =
             (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
         let followed = RunningStream::up(&recorder.collections, &wake).await;
-        let (share, shares) = watch::channel(Share::of(0..=255));
+        let (share, shares) = watch::channel(OwnedPartitions::of(0..=255));
         let parts: RelayParts<TestSink> =
             parts(&recorder.collections, sink.clone(), settings, shares, wake);
         let relay = run(parts, share.clone());
@@ -209,7 +209,7 @@ async fn a_record_waits_for_an_earlier_one_that_got_its_key_later() {
 #[fixture::test]
 async fn a_key_in_two_returning_partitions_is_delivered_completely() {
     let scene = LiveRelay::with(Settings { batch_size: 2, ..settings_without_rescan() }).await;
-    scene.share.send_replace(Share::of(9..=255));
+    scene.share.send_replace(OwnedPartitions::of(9..=255));
     let within = |id: &str, partition: i32| {
         let mut within = record(id, "k");
         within.insert("partition", partition);
@@ -217,7 +217,7 @@ async fn a_key_in_two_returning_partitions_is_delivered_completely() {
     };
     scene.outbox.insert([within("1", 8), within("2", 8), within("3", 7)]).await;
 
-    scene.share.send_replace(Share::of(0..=255));
+    scene.share.send_replace(OwnedPartitions::of(0..=255));
 
     scene.until_done(&["1", "2", "3"]).await;
     scene.stop().await;
@@ -238,9 +238,9 @@ async fn a_waiting_keys_records_in_a_returning_partition_are_found() {
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
     waits.insert("visibleAt", later);
     scene.outbox.insert([waits]).await;
-    scene.share.send_replace(Share::of(0..=7));
+    scene.share.send_replace(OwnedPartitions::of(0..=7));
     scene.outbox.insert([within("hidden", 8)]).await;
-    scene.share.send_replace(Share::of(0..=255));
+    scene.share.send_replace(OwnedPartitions::of(0..=255));
     scene.until_live().await;
 
     let due = doc! { "$set": { "visibleAt": DateTime::now() } };
@@ -385,12 +385,12 @@ async fn a_burst_is_delivered_in_order_and_the_stream_resumes() {
 async fn returning_partitions_are_served_from_a_new_scan() {
     let scene = LiveRelay::start().await;
     for turn in 0..10 {
-        scene.share.send_replace(Share::of(0..=100));
+        scene.share.send_replace(OwnedPartitions::of(0..=100));
         scene
             .outbox
             .insert((0..20).map(|n| unstamped(&format!("{turn} a {n}"), &format!("k{n}"))))
             .await;
-        scene.share.send_replace(Share::of(0..=255));
+        scene.share.send_replace(OwnedPartitions::of(0..=255));
         scene
             .outbox
             .insert((0..20).map(|n| record(&format!("{turn} b {n}"), &format!("k{n}"))))

@@ -17,7 +17,7 @@ mod wakes;
 use std::time::Duration;
 
 use bson::Document;
-use postrider::change_stream::{Follower, Following};
+use postrider::change_stream::{Follower, FollowerStatus};
 use postrider::outbox::collections::Collections;
 use postrider::relay::settings::Settings;
 use postrider::schema::roles::RELAY;
@@ -31,14 +31,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A running change stream; dropped, it stops.
 struct RunningStream {
-    following: watch::Receiver<Following>,
+    following: watch::Receiver<FollowerStatus>,
     _stop: DropGuard,
 }
 
 impl RunningStream {
     fn start(collections: &Collections, wake: &Wakeup) -> Self {
         let follower = Follower::new(collections.clone(), wake.clone());
-        let following = follower.following();
+        let following = follower.status();
         let stop = CancellationToken::new();
         tokio::spawn(follower.run(stop.clone()));
         Self { following, _stop: stop.drop_guard() }
@@ -52,19 +52,19 @@ impl RunningStream {
     }
 
     async fn until_up(&mut self) {
-        self.until("a stream", |following| *following == Following::Up).await;
+        self.until("a stream", |following| *following == FollowerStatus::Up).await;
     }
 
     /// The reason of its loss, as soon as it is lost.
     async fn until_lost(&mut self) -> String {
-        self.until("a loss", |following| matches!(following, Following::Lost(_))).await;
+        self.until("a loss", |following| matches!(following, FollowerStatus::Lost(_))).await;
         match &*self.following.borrow() {
-            Following::Lost(why) => why.clone(),
+            FollowerStatus::Lost(why) => why.clone(),
             other => panic!("{other:?}"),
         }
     }
 
-    async fn until(&mut self, what: &str, condition: impl FnMut(&Following) -> bool) {
+    async fn until(&mut self, what: &str, condition: impl FnMut(&FollowerStatus) -> bool) {
         let waiting = self.following.wait_for(condition);
         let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
         assert!(waited.is_ok(), "waited a minute for {what}");

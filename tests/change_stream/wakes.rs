@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use bson::{Bson, DateTime, Document, doc};
 use postrider::outbox::collections::Collections;
 use postrider::outbox::redrive::{Redrive, Redriver};
-use postrider::outbox::snapshot::Room;
+use postrider::outbox::snapshot::ReadLimit;
 use postrider::outbox::undecoded::RawId;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
 use postrider::sink::PublishFailure;
 use postrider::wakeup::{ScanHint, Wakeup};
@@ -49,7 +49,7 @@ impl IdleRelay {
             (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
         let collections = on(recorder.collections.clone());
         let followed = RunningStream::up(&collections, &wake).await;
-        let (owner, share) = watch::channel(Share::of(partitions));
+        let (owner, share) = watch::channel(OwnedPartitions::of(partitions));
         let relay =
             run(parts(&collections, sink.clone(), settings_without_rescan(), share, wake), owner);
         let woken = Self { outbox, recorder, sink, relay, followed };
@@ -185,7 +185,7 @@ async fn a_record_that_got_a_key_meanwhile_keeps_its_order() {
     let partition = postrider::partition::of_key("k");
     let target = ScanTarget::At(ScanHint::Record { partition, id: ids(&["second"]).remove(0) });
     let owned: Vec<u8> = (0..=255).collect();
-    let room = Room { records: 500, bytes: 16 << 20 };
+    let room = ReadLimit { records: 500, bytes: 16 << 20 };
 
     let seen = Scanner::new(&harness.context)
         .scan(ScanScope::Targets(vec![target]), &owned, room)
@@ -329,7 +329,7 @@ async fn a_scan_requested_during_another_follows_it() {
         // The relay has received it by then; if it has not, this test proves nothing.
         tokio::time::sleep(Duration::from_millis(200)).await;
     });
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
 
     let relay = run(
         parts(&recorder.collections, sink.clone(), settings_without_rescan(), share, wake),

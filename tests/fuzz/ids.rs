@@ -29,15 +29,15 @@ fn prefix(id: &RecordId) -> &'static str {
 }
 
 fn judge(text: &str) -> Result<(), TestCaseError> {
-    let readings = RecordId::readings(text);
-    let different: HashSet<&RecordId> = readings.iter().collect();
-    prop_assert_eq!(different.len(), readings.len(), "{:?}", readings);
-    prop_assert!(readings.iter().all(RecordId::is_well_formed));
+    let parse_candidates = RecordId::parse_candidates(text);
+    let different: HashSet<&RecordId> = parse_candidates.iter().collect();
+    prop_assert_eq!(different.len(), parse_candidates.len(), "{:?}", parse_candidates);
+    prop_assert!(parse_candidates.iter().all(RecordId::is_well_formed));
     let forced = ["uuid:", "oid:", "int:", "str:"].iter().any(|prefix| text.starts_with(prefix));
     if forced {
-        prop_assert!(readings.len() <= 1)
+        prop_assert!(parse_candidates.len() <= 1)
     } else {
-        prop_assert_eq!(readings.last(), Some(&RecordId::String(text.to_owned())))
+        prop_assert_eq!(parse_candidates.last(), Some(&RecordId::String(text.to_owned())))
     }
     Ok(())
 }
@@ -48,12 +48,12 @@ proptest! {
         let text = id.to_string();
         judge(&text)?;
 
-        let forced = RecordId::readings(&format!("{}{text}", prefix(&id)));
+        let forced = RecordId::parse_candidates(&format!("{}{text}", prefix(&id)));
 
         prop_assert_eq!(forced, vec![id.clone()]);
-        let readings = RecordId::readings(&text);
+        let parse_candidates = RecordId::parse_candidates(&text);
         let is_prefixed = ["uuid", "oid", "int", "str"].contains(&text.split(':').next().unwrap());
-        prop_assert!(readings.contains(&id) || is_prefixed, "{:?}", readings);
+        prop_assert!(parse_candidates.contains(&id) || is_prefixed, "{:?}", parse_candidates);
     }
 
     #[test]

@@ -21,7 +21,9 @@ fn judge(bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(record.raw.as_bytes(), bytes);
     prop_assert!(record.seq.is_none_or(|seq| (seq.time, seq.increment) != (0, 0)));
     let now = DateTime::now();
-    prop_assert!(record.lease_until.is_some() || !(record.is_leased(now) || record.was_alone()));
+    prop_assert!(
+        record.lease_until.is_some() || !(record.is_leased(now) || record.was_quarantined())
+    );
     let is_nameless = record.unfit == Some(Unfit::Nameless);
     prop_assert!(!is_nameless || !record.id.is_well_formed());
     let _ = (record.hashed_partition(), record.seq_time(), record.lane.as_str());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{DateTime, Document, doc};
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::RelayParts;
 use postrider::relay::backoff::{Backoff, BackoffKind};
 use postrider::relay::settings::{OnDead, Settings};
@@ -173,7 +173,7 @@ async fn done_records_are_deleted_at_once_when_retention_is_zero() {
     sink.script("fails once", vec![Fault::Answer(PublishFailure::Retryable)]);
     sink.script("dies", vec![Fault::Answer(PublishFailure::Rejected)]);
     outbox.insert([record("fails once", "a"), record("dies", "b"), record("goes", "c")]).await;
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let parts = parts(&outbox.collections, sink.clone(), settings(), share, Wakeup::default());
 
     let relay = run(RelayParts { delete_done: true, ..parts }, owner);

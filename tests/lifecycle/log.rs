@@ -1,11 +1,12 @@
 //! The log: its content, its destination, and what it never contains.
 
 use bson::{Bson, doc};
+use postrider::partition::of_key;
 use serde_json::{Value, json};
 
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::process::{Postrider, call_with, run_with};
+use crate::support::process::{Ended, Postrider, call_with, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::util::with;
 
@@ -78,23 +79,56 @@ async fn a_variable_with_single_underscores_is_ignored_with_a_warning() {
 /// The lines of one delivery must be found among those of a thousand.
 #[fixture::test]
 async fn a_debug_line_names_its_lane_and_publish() {
-    let outbox = TestOutbox::new().await;
-    outbox.insert([record("a", "k")]).await;
-    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
-    let more = ["log.format=json", "log.level=postrider=trace,warn"];
-    let mut postrider = Postrider::start(&with(settings, &more));
-    outbox.until_count(doc! { "status": "done" }, 1).await;
-
-    let stopped = postrider.stop().await;
+    let stopped = deliver_with_debug_log("a").await;
 
     let lines = stopped.stderr.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let confirmed: Vec<Value> = lines.filter(|line| line["message"] == "confirmed").collect();
     assert_eq!(confirmed.len(), 1, "{stopped}");
     let spans = &confirmed[0]["spans"];
-    assert_eq!(spans[0], json!({ "name": "lane", "key": "k" }));
-    let publish =
-        json!({ "name": "publish", "record_id": "a", "key": "k", "attempt": 1, "sink": "out" });
-    assert_eq!(spans[1], publish);
+    assert_eq!(spans[0], json!({ "name": "lane", "key": "k", "partition": of_key("k") }));
+    let publish = &spans[1];
+    assert_eq!(publish["name"], "publish");
+    assert_eq!((&publish["record.id"], &publish["key"]), (&json!("a"), &json!("k")));
+    assert_eq!((&publish["attempt"], &publish["sink"]), (&json!(1), &json!("out")));
+}
+
+#[fixture::test]
+async fn a_debug_log_follows_a_record_by_its_id() {
+    let stopped = deliver_with_debug_log("r-7").await;
+
+    let lines = stopped.stderr.lines().filter(|line| line.contains("r-7"));
+    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let named: Vec<&str> = lines
+        .iter()
+        .filter(|line| line["record.id"] == "r-7" || line["spans"][1]["record.id"] == "r-7")
+        .map(|line| line["message"].as_str().unwrap())
+        .collect();
+    let life: Vec<&str> = named
+        .into_iter()
+        .filter(|message| *message != "the change stream brought a record")
+        .collect();
+    assert_eq!(
+        life,
+        ["leased a record", "publishing", "confirmed", "settled a record"],
+        "{stopped}"
+    );
+    let settled = lines.last().unwrap();
+    assert_eq!((&settled["outcome"], &settled["attempt"]), (&json!("done"), &json!(1)));
+    assert!(!stopped.stderr.contains("secret"), "a payload or header: {stopped}");
+}
+
+/// Delivers one record of the key `k` while debug lines are logged.
+async fn deliver_with_debug_log(id: &str) -> Ended {
+    let outbox = TestOutbox::new().await;
+    let mut document = record(id, "k");
+    document.insert("headers", doc! { "x": "secret" });
+    document.insert("payload", doc! { "x": "secret" });
+    outbox.insert([document]).await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let more = ["log.format=json", "log.level=postrider=debug,warn"];
+    let mut postrider = Postrider::start(&with(settings, &more));
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    postrider.stop().await
 }
 
 #[fixture::test]

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use postrider::outbox::inspect::Inspector;
-use postrider::outbox::list::{Chapter, Filter, Sort};
-use postrider::outbox::stats::{Accuracy, EXACT, GroupBy};
+use postrider::outbox::list::{Filter, Sort, StatusFilter};
+use postrider::outbox::stats::{Accuracy, GroupBy, MAX_EXACT_COUNT};
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, record};
@@ -125,13 +125,13 @@ async fn pages_of_every_sort_hold_each_record_once() {
     }
 
     for (status, sort) in [
-        (Chapter::Dead, Sort::DeadAt),
-        (Chapter::Dead, Sort::Attempt),
-        (Chapter::Dead, Sort::Id),
-        (Chapter::Scheduled, Sort::VisibleAt),
-        (Chapter::Pending, Sort::Seq),
-        (Chapter::Pending, Sort::Attempt),
-        (Chapter::Pending, Sort::Id),
+        (StatusFilter::Dead, Sort::DeadAt),
+        (StatusFilter::Dead, Sort::Attempt),
+        (StatusFilter::Dead, Sort::Id),
+        (StatusFilter::Scheduled, Sort::VisibleAt),
+        (StatusFilter::Pending, Sort::Seq),
+        (StatusFilter::Pending, Sort::Attempt),
+        (StatusFilter::Pending, Sort::Id),
     ] {
         for limit in [1, 3, 7, 100] {
             let filter = Filter { status: Some(status), sort: Some(sort), ..Filter::default() };
@@ -193,7 +193,8 @@ async fn profile(outbox: &TestOutbox, level: i32) {
 async fn figures_are_exact_up_to_a_limit_without_a_collection_scan() {
     let outbox = TestOutbox::new().await;
     let inspector = Inspector::new(outbox.collections.clone());
-    fill(&outbox, "done", EXACT - 300, doc! { "status": "done", "doneAt": "$$NOW" }).await;
+    fill(&outbox, "done", MAX_EXACT_COUNT - 300, doc! { "status": "done", "doneAt": "$$NOW" })
+        .await;
     fill(&outbox, "pending", 200, doc! { "status": "pending" }).await;
     fill(&outbox, "dead", 90, doc! { "status": "dead", "deadAt": "$$NOW" }).await;
     fill(&outbox, "invalid", 10, doc! { "status": "failed" }).await;
@@ -208,11 +209,13 @@ async fn figures_are_exact_up_to_a_limit_without_a_collection_scan() {
     let marked = inspector.stats().await.unwrap();
     let backlog = inspector.backlog().await.unwrap();
     profile(&outbox, 0).await;
-    fill(&outbox, "late", EXACT, doc! { "status": "pending" }).await;
+    fill(&outbox, "late", MAX_EXACT_COUNT, doc! { "status": "pending" }).await;
     profile(&outbox, 2).await;
     let many = inspector.stats().await.unwrap();
     let groups = inspector.groups(GroupBy::Type, 5).await.unwrap();
-    for status in [None, Some(Chapter::Pending), Some(Chapter::Dead), Some(Chapter::Invalid)] {
+    for status in
+        [None, Some(StatusFilter::Pending), Some(StatusFilter::Dead), Some(StatusFilter::Invalid)]
+    {
         for key in [None, Some("7".to_owned())] {
             let filter = Filter { status, key, ..Filter::default() };
             inspector.list(&filter, None, 20).await.unwrap().unwrap();
@@ -220,20 +223,27 @@ async fn figures_are_exact_up_to_a_limit_without_a_collection_scan() {
     }
 
     profile(&outbox, 0).await;
-    assert_eq!((exact.done, exact.pending, exact.dead, exact.invalid), (EXACT - 300, 200, 90, 10));
+    assert_eq!(
+        (exact.done, exact.pending, exact.dead, exact.invalid),
+        (MAX_EXACT_COUNT - 300, 200, 90, 10)
+    );
     assert!(exact.accuracy.is_empty() && exact.oldest_pending_seconds.is_some(), "{exact:?}");
     assert_eq!((marked.pending, marked.dead, backlog.pending, backlog.dead), (200, 90, 200, 90));
     assert_eq!(marked.accuracy["done"], Accuracy::Estimate, "{marked:?}");
     // A limited count finds some of the invalid ones, which do not count as done.
-    assert_eq!(marked.done + marked.invalid, EXACT + 710, "{marked:?}");
-    assert_eq!((many.pending, many.accuracy["pending"]), (EXACT, Accuracy::AtLeast), "{many:?}");
+    assert_eq!(marked.done + marked.invalid, MAX_EXACT_COUNT + 710, "{marked:?}");
+    assert_eq!(
+        (many.pending, many.accuracy["pending"]),
+        (MAX_EXACT_COUNT, Accuracy::AtLeast),
+        "{many:?}"
+    );
     assert_eq!(many.accuracy["done"], Accuracy::AtMost, "{many:?}");
     assert_eq!(groups.partial, ["pending"]);
     let plans = plans(&outbox).await;
     assert!(plans.iter().any(|(plan, ..)| plan.contains("lane") || plan.contains("partition")));
     for (plan, keys, command) in plans {
         assert!(!plan.contains("COLLSCAN"), "{plan}: {command}");
-        let bound = i64::try_from(EXACT).unwrap() + 2_000;
+        let bound = i64::try_from(MAX_EXACT_COUNT).unwrap() + 2_000;
         let is_list = command.contains("\"value\"");
         assert!(keys <= bound || is_list, "{keys} keys by {plan}: {command}");
     }

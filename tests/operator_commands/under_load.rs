@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 
-use postrider::outbox::redrive::{Chosen, Redrive, Redriver, Removable};
+use postrider::outbox::redrive::{Redrive, RedriveFilter, RedriveStatus, Redriver};
 use postrider::outbox::undecoded::RawId;
 use postrider::relay::settings::{OnDead, Settings};
 use postrider::sink::PublishFailure;
@@ -41,7 +41,8 @@ fn requeue_all(outbox: &TestOutbox, stop: &Arc<AtomicBool>) -> tokio::task::Join
     tokio::spawn(async move {
         let mut requeued = 0;
         while !stop.load(Ordering::Relaxed) {
-            requeued += redriver.all(Redrive::Requeue, &Chosen::default()).await.unwrap().changed;
+            requeued +=
+                redriver.all(Redrive::Requeue, &RedriveFilter::default()).await.unwrap().changed;
             tokio::task::yield_now().await;
         }
         requeued
@@ -136,7 +137,8 @@ async fn discarded_records_never_arrive_and_arrived_ones_stay() {
     let arrived = sink.arrived();
     judge(&read_back(&outbox.collections).await, &arrivals(&arrived)).assert_kept();
     assert!(arrived.iter().all(|message| !discarded.contains(&message.id)));
-    let nothing = Chosen { status: Some(Removable::Pending), ..Chosen::default() };
+    let nothing =
+        RedriveFilter { status: Some(RedriveStatus::Pending), ..RedriveFilter::default() };
     assert_eq!(redriver.matching(&nothing).await.unwrap(), 0);
     for relay in relays {
         relay.stop().await;

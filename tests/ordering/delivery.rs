@@ -10,7 +10,7 @@ use crate::support::relay_harness::RelayHarness;
 use crate::support::sink::{Fault, TestSink};
 use bson::{Document, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use postrider::outbox::snapshot::Room;
+use postrider::outbox::snapshot::ReadLimit;
 use postrider::relay::blocker::BlockReason;
 use postrider::relay::lane_worker;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
@@ -218,7 +218,7 @@ async fn a_scan_that_fails_half_way_leaves_no_key_in_flight() {
             key: key.into(),
         })
     });
-    let room = Room { records: 500, bytes: 16 << 20 };
+    let room = ReadLimit { records: 500, bytes: 16 << 20 };
     let owned: Vec<u8> = (0..=255).collect();
 
     Scanner::new(&harness.context)

@@ -2,7 +2,7 @@
 
 use bson::{DateTime, doc};
 use postrider::outbox::settle::Outcome;
-use postrider::outbox::snapshot::Room;
+use postrider::outbox::snapshot::ReadLimit;
 use postrider::relay::scanner::{ScanScope, ScanTarget, Scanner};
 use postrider::wakeup::ScanHint;
 
@@ -88,7 +88,7 @@ async fn a_scan_of_one_key_delivers_nothing_past_a_waiting_record() {
             key: key.into(),
         })
     });
-    let room = Room { records: 500, bytes: 16 << 20 };
+    let room = ReadLimit { records: 500, bytes: 16 << 20 };
     let look = ScanScope::Targets(targets.to_vec());
     let owned: Vec<u8> = (0..=255).collect();
     let seen = Scanner::new(&harness.context).scan(look, &owned, room).await.unwrap();

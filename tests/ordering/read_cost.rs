@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::SinkName;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::routing::{Glob, Route, Router, SinkRules, Template};
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -106,7 +106,7 @@ async fn keys_examined(paused_key: Document) -> Vec<(i64, String)> {
     outbox.insert((0..2_000).map(|n| record(&format!("live {n}"), &format!("k{}", n % 100)))).await;
     let (up, down) = (TestSink::default(), TestSink::default());
     down.set_down(true);
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wakeup::default());
     parts.router = router();
     parts.sinks =
@@ -159,7 +159,7 @@ async fn recheck_examines_three_index_keys_for_each_blocked_key() {
     outbox.insert((0..6_000).map(waiting)).await;
     let (up, down) = (TestSink::default(), TestSink::default());
     down.set_down(true);
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let mut parts = parts(&outbox.collections, up.clone(), settings(), share, Wakeup::default());
     parts.router = router();
     parts.sinks = BTreeMap::from([("up".to_owned(), up.clone()), ("down".to_owned(), down)]);

@@ -9,7 +9,7 @@ use bson::{Bson, Document, Timestamp, doc};
 use postrider::ids::RecordId;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::position::Position;
-use postrider::outbox::snapshot::{PassOver, Room, Snapshot};
+use postrider::outbox::snapshot::{OutboxSnapshot, ReadLimit, SkippedKeys};
 
 use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, record, unstamped};
@@ -35,11 +35,11 @@ async fn uncommitted(
 /// Records in `lane_idx` order, as the relay reads them.
 async fn scan(collections: &Collections) -> Vec<String> {
     let owned: Vec<u8> = (0..=255).collect();
-    let room = Room { records: 1_000_000, bytes: usize::MAX };
-    let mut snapshot = Snapshot::begin(collections).await.unwrap();
+    let room = ReadLimit { records: 1_000_000, bytes: usize::MAX };
+    let mut snapshot = OutboxSnapshot::begin(collections).await.unwrap();
     let (mut records, mut next) = (Vec::new(), Some(Position::start()));
     while let Some(from) = next {
-        let page = snapshot.page(&from, &owned, &PassOver::default(), room).await.unwrap();
+        let page = snapshot.page(&from, &owned, &SkippedKeys::default(), room).await.unwrap();
         records.extend(page.records);
         next = page.next;
     }

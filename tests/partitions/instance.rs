@@ -9,12 +9,12 @@ use postrider::ids::InstanceId;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
 use postrider::partition::config::PartitionsConfig;
-use postrider::partition::coordinator::{Coordinator, Standing};
+use postrider::partition::coordinator::{Coordinator, CoordinatorStatus};
 use postrider::partition::fingerprint::Fingerprint;
 use postrider::partition::fleet::{ASSIGNED, Fleet};
-use postrider::partition::heartbeat::{Heartbeat, Profile};
-use postrider::partition::share::{self, Allotted, Share};
-use postrider::partition::vigil::Vigil;
+use postrider::partition::heartbeat::{Heartbeat, InstanceInfo};
+use postrider::partition::owned::{self, AssignedPartitions, OwnedPartitions};
+use postrider::partition::suspension::SuspensionDetector;
 use postrider::relay::settings::{OnDead, Settings};
 use postrider::relay::{Relay, RelayError, RelayParts};
 use postrider::wakeup::Wakeup;
@@ -59,8 +59,8 @@ impl Options {
 /// A running instance; dropped, it is dead like a killed process.
 pub struct Instance {
     pub id: InstanceId,
-    pub share: watch::Receiver<Share>,
-    pub standing: watch::Receiver<Standing>,
+    pub share: watch::Receiver<OwnedPartitions>,
+    pub status: watch::Receiver<CoordinatorStatus>,
     stop: CancellationToken,
     drained: CancellationToken,
     heartbeat: Arc<Heartbeat>,
@@ -74,39 +74,41 @@ impl Instance {
         let id = InstanceId::fresh();
         let Options { heartbeat, stale_after, rebalance, block_on_dead, lease } = choice.clone();
         let fingerprint = Fingerprint { ordered: true, block_on_dead, prefix: String::new() };
-        let profile = Profile { fingerprint, partitions: ASSIGNED.to_owned(), name: None };
-        let (owner_id, vigil) = (OwnerId::new(id), Vigil::new());
+        let profile = InstanceInfo { fingerprint, partitions: ASSIGNED.to_owned(), name: None };
+        let (owner_id, suspension) = (OwnerId::new(id), SuspensionDetector::new());
         let partitions = PartitionsConfig { heartbeat, stale_after, rebalance, fixed: None };
         let heartbeat =
             Heartbeat::new(collections.clone(), id, owner_id.clone(), profile, heartbeat);
         let (stop, drained) = <(CancellationToken, CancellationToken)>::default();
-        let (owner, share) = watch::channel(Share::default());
+        let (owner, share) = watch::channel(OwnedPartitions::default());
         let on_dead = if block_on_dead { OnDead::Block } else { OnDead::Skip };
         let relay_settings = Settings { on_dead, lease, ..settings() };
         let made =
             parts(collections, sink.clone(), relay_settings, share.clone(), Wakeup::default());
-        let relay =
-            Relay::new(RelayParts { owner: owner_id, vigil: vigil.clone(), ..made }, stop.clone());
+        let relay = Relay::new(
+            RelayParts { owner: owner_id, suspension: suspension.clone(), ..made },
+            stop.clone(),
+        );
         let shared = relay.context();
-        let (allotted, allotment) = watch::channel(Allotted::default());
+        let (assigned, allotment) = watch::channel(AssignedPartitions::default());
         let coordinator = Coordinator::new(
             Fleet::new(collections.clone(), stale_after),
             id,
             partitions,
             heartbeat.clone(),
-            allotted,
+            assigned,
             move || shared.state.key_table.partitions_in_flight(),
         );
-        let standing = coordinator.standing();
+        let status = coordinator.status();
         let beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
         let keeper = heartbeat.clone();
         let keeping = tokio::spawn(async move {
-            share::keep(allotment, &keeper, &vigil, stale_after, owner).await;
+            owned::keep_updated(allotment, &keeper, &suspension, stale_after, owner).await;
         });
         Self {
             id,
             share,
-            standing,
+            status,
             coordinator: Some(tokio::spawn(coordinator.run(stop.clone(), drained.clone()))),
             stop,
             drained,

@@ -161,16 +161,16 @@ async fn a_newcomer_with_another_configuration_claims_nothing() {
     old.until_owned(256).await;
 
     let new = Instance::start(&outbox.collections, &sink, &blocks);
-    eventually("it to say so", || async { new.standing.borrow().differs.is_some() }).await;
+    eventually("it to say so", || async { new.status.borrow().differs.is_some() }).await;
     let third = Instance::start(&outbox.collections, &sink, &Options::default());
     until_balanced(&outbox, &[&old, &third]).await;
     assert_eq!(new.owned(), 0);
-    assert!(new.standing.borrow().differs.as_ref().unwrap().contains("on_dead = \"skip\""));
+    assert!(new.status.borrow().differs.as_ref().unwrap().contains("on_dead = \"skip\""));
 
     old.stop().await;
     third.stop().await;
     new.until_owned(256).await;
-    assert!(new.standing.borrow().differs.is_none());
+    assert!(new.status.borrow().differs.is_none());
 }
 
 /// Documents that no Postrider instance has written.

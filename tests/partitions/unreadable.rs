@@ -160,8 +160,8 @@ async fn an_unreadable_heartbeat_is_not_stale_before_its_time() {
     one.until_owned(256).await;
 
     assert!(began.elapsed() >= choice.stale_after, "after {:?}", began.elapsed());
-    let standing = one.standing.borrow().clone();
-    let (document, count) = standing.unreadable.unwrap();
+    let status = one.status.borrow().clone();
+    let (document, count) = status.unreadable.unwrap();
     assert_eq!((document.collection.as_str(), count), (INSTANCES, 1));
     assert_eq!(document.fields, ["lastHeartbeat"]);
 }

@@ -7,8 +7,8 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use postrider::ids::{InstanceId, SinkName};
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::OwnerId;
-use postrider::partition::share::Share;
-use postrider::partition::vigil::Vigil;
+use postrider::partition::owned::OwnedPartitions;
+use postrider::partition::suspension::SuspensionDetector;
 use postrider::relay::backoff::{Backoff, BackoffKind};
 use postrider::relay::settings::Settings;
 use postrider::relay::{Relay, RelayError, RelayParts};
@@ -65,7 +65,7 @@ pub struct Running {
     stop: CancellationToken,
     task: Option<JoinHandle<Result<(), RelayError>>>,
     pub wake: Wakeup,
-    _owned: watch::Sender<Share>,
+    _owned: watch::Sender<OwnedPartitions>,
 }
 
 impl Running {
@@ -89,7 +89,7 @@ pub fn parts<S: Sink>(
     collections: &Collections,
     sink: S,
     settings: Settings,
-    share: watch::Receiver<Share>,
+    share: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
 ) -> RelayParts<S> {
     parts_with(collections, [("test", sink)], settings, share, wakeup)
@@ -100,7 +100,7 @@ pub fn parts_with<S: Sink, const N: usize>(
     collections: &Collections,
     sinks: [(&str, S); N],
     settings: Settings,
-    share: watch::Receiver<Share>,
+    share: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
 ) -> RelayParts<S> {
     let names: Vec<&str> = sinks.iter().map(|(name, _)| *name).collect();
@@ -110,17 +110,17 @@ pub fn parts_with<S: Sink, const N: usize>(
         owner: OwnerId::new(InstanceId::fresh()),
         router: router(&names),
         sinks: sinks.into_iter().map(|(name, sink)| (name.to_owned(), sink)).collect(),
-        share,
+        owned: share,
         wakeup,
         delete_done: false,
-        vigil: Vigil::new(),
+        suspension: SuspensionDetector::new(),
         predecessor: None,
     }
 }
 
 /// Starts a relay that owns every partition.
 pub fn start<S: Sink>(collections: &Collections, sink: S, settings: Settings) -> Running {
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let wake = Wakeup::default();
     run(parts(collections, sink, settings, share, wake), owner)
 }
@@ -142,13 +142,13 @@ pub fn start_with<S: Sink, const N: usize>(
     sinks: [(&str, S); N],
     settings: Settings,
 ) -> Running {
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let parts = parts_with(collections, sinks, settings, share, Wakeup::default());
     run(parts, owner)
 }
 
 /// Starts a relay from these parts, with partitions from `owner`.
-pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<Share>) -> Running {
+pub fn run<S: Sink>(parts: RelayParts<S>, owner: watch::Sender<OwnedPartitions>) -> Running {
     let stop = CancellationToken::new();
     let wake = parts.wakeup.clone();
     let relay = Relay::new(parts, stop.clone());

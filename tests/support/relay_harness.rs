@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use postrider::outbox::collections::Collections;
 use postrider::outbox::position::Position;
-use postrider::outbox::snapshot::Room;
-use postrider::partition::share::Share;
+use postrider::outbox::snapshot::ReadLimit;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::Relay;
 use postrider::relay::acquirer::Acquirer;
 use postrider::relay::context::RelayContext;
@@ -33,7 +33,7 @@ pub struct RelayHarness {
 
 impl RelayHarness {
     pub async fn new(collections: &Collections, sink: TestSink, settings: Settings) -> Self {
-        let (_, share) = watch::channel(Share::of(0..=255));
+        let (_, share) = watch::channel(OwnedPartitions::of(0..=255));
         let parts = parts(collections, sink.clone(), settings, share, Wakeup::default());
         let relay = Relay::new(parts, CancellationToken::new());
         let context = relay.context();
@@ -42,7 +42,7 @@ impl RelayHarness {
         tokio::spawn(async move {
             let stop = CancellationToken::new();
             let circuit = &opening.sinks["test"].circuit;
-            circuit.keep(&sink, Duration::from_secs(1), &stop, || {}, || {}).await;
+            circuit.run(&sink, Duration::from_secs(1), &stop, || {}, || {}).await;
         });
         eventually("the sink is found up", || async { context.all_up() }).await;
         Self { context, _relay: relay }
@@ -51,7 +51,7 @@ impl RelayHarness {
     /// Scans everything.
     pub async fn scan(&self) -> ScanResult {
         let owned: Vec<u8> = (0..=255).collect();
-        let room = Room { records: 500, bytes: 16 << 20 };
+        let room = ReadLimit { records: 500, bytes: 16 << 20 };
         let scope = ScanScope::Rotation(Position::start());
         Scanner::new(&self.context).scan(scope, &owned, room).await.unwrap()
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use postrider_outbox::ids::RecordId;
 use postrider_store::StoreError;
-use postrider_store::codes::TOO_LARGE;
-use postrider_store::insert::Refusal;
+use postrider_store::codes::TOO_LARGE_CODES;
+use postrider_store::insert::InsertRefusal;
 use postrider_store::schema::SchemaError;
 use serde::Serialize;
 
@@ -66,9 +66,9 @@ impl AppendError {
     }
 
     /// The error of documents that MongoDB refused, for example by a validator.
-    pub(super) fn refused(refusal: &Refusal) -> Self {
+    pub(super) fn refused(refusal: &InsertRefusal) -> Self {
         let flaw = Flaw::new("events", format!("MongoDB refuses them: {}", refusal.message));
-        if TOO_LARGE.contains(&refusal.code) {
+        if TOO_LARGE_CODES.contains(&refusal.code) {
             return Self::Invalid(vec![flaw]);
         }
         let (action, code) = ("append events", refusal.code);

@@ -192,7 +192,7 @@ impl EventStore {
         let streams = streams.clone_with_type::<RawDocumentBuf>();
         let finding =
             streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH_DOCUMENTS);
-        let cursor = within(ACTION, limits::BATCH, finding.into_future()).await?;
+        let cursor = within(ACTION, limits::BATCH_TIMEOUT, finding.into_future()).await?;
         Ok(with_time_limit(cursor))
     }
 }
@@ -203,7 +203,7 @@ fn with_time_limit(
 ) -> impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send {
     futures_util::stream::try_unfold(cursor, |mut cursor| async move {
         let next = async { cursor.try_next().await };
-        let next: Result<_, StoreError> = within(ACTION, limits::BATCH, next).await;
+        let next: Result<_, StoreError> = within(ACTION, limits::BATCH_TIMEOUT, next).await;
         Ok(next?.map(|document| (document, cursor)))
     })
 }

@@ -43,7 +43,8 @@ async fn latest_version(
         .find_one(doc! { AGGREGATE_ID: id.as_str() })
         .sort(doc! { VERSION: -1 })
         .projection(doc! { VERSION: 1, CREATE_TIME: 1 });
-    let found = within("read an aggregate's version", limits::BATCH, finding.into_future()).await?;
+    let found =
+        within("read an aggregate's version", limits::BATCH_TIMEOUT, finding.into_future()).await?;
     Ok(found.map_or_else(LatestVersion::default, |found| LatestVersion {
         version: integer(&found, VERSION),
         create_time: integer(&found, CREATE_TIME),
@@ -109,7 +110,7 @@ async fn find_requests(
     };
     let streams = context.collection(CollectionKind::Events, name.as_str());
     let reading = async { streams.find(filter).projection(projection).await?.try_collect().await };
-    within("look up a request", limits::BATCH, reading).await
+    within("look up a request", limits::BATCH_TIMEOUT, reading).await
 }
 
 fn prior_append(

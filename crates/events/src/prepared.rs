@@ -2,7 +2,7 @@
 
 use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
 use bson::{Bson, Document};
-use postrider_store::limits::LARGEST_DOCUMENT;
+use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use uuid::Uuid;
 
 use crate::append::{Append, Appended, Expected, NewEvent};
@@ -18,7 +18,7 @@ const MAX_NAME_BYTES: usize = 255;
 
 /// The largest stream document: MongoDB's 16 MiB, less what an outbox record has in addition to one
 /// event's body, its lease fields among them.
-const MAX_STREAM_BYTES: usize = LARGEST_DOCUMENT - (64 << 10);
+const MAX_STREAM_BYTES: usize = MAX_DOCUMENT_BYTES - (64 << 10);
 
 /// About what an event takes in the stream and in the outbox in addition to its body.
 const EVENT_OVERHEAD_BYTES: usize = 512;

@@ -3,9 +3,9 @@
 
 use bson::Document;
 use mongodb::Database;
-use postrider_store::schema::index::Key::{Ascending, Hashed};
-use postrider_store::schema::index::{Expiry, Index, Rival};
-use postrider_store::schema::layout::{Layout, Part};
+use postrider_store::schema::index::IndexKey::{Ascending, Hashed};
+use postrider_store::schema::index::{ConflictingIndex, Expiry, Index};
+use postrider_store::schema::layout::{CollectionLayout, Layout};
 
 use crate::context::kind::{CollectionKind, RequestIds};
 
@@ -47,7 +47,7 @@ const REQUEST_IN_AGGREGATE: Index = Index {
     name: "aggregateId_1_requestId_1",
     keys: &[Ascending("aggregateId"), Ascending("requestId")],
     unique: true,
-    rival: Some(Rival {
+    rival: Some(ConflictingIndex {
         keys: &[Ascending("requestId")],
         setting: "events.request_id_unique = \"global\"",
     }),
@@ -63,7 +63,7 @@ const REQUEST_ANYWHERE: Index = Index {
     name: "requestId_1",
     keys: &[Ascending("requestId")],
     unique: true,
-    rival: Some(Rival {
+    rival: Some(ConflictingIndex {
         keys: &[Ascending("aggregateId"), Ascending("requestId")],
         setting: "events.request_id_unique = \"aggregate\"",
     }),
@@ -146,7 +146,7 @@ pub(crate) fn layout(
     request_ids: RequestIds,
 ) -> Layout {
     let indexes = indexes(kind, request_ids);
-    let part = Part { name: kind.collection(name), options: Document::new(), indexes };
+    let part = CollectionLayout { name: kind.collection(name), options: Document::new(), indexes };
     // None of them has a retention.
     Layout { database, parts: vec![part], retention: 0, elsewhere: kind.setting() }
 }

@@ -11,9 +11,9 @@ use mongodb::options::ReadConcern;
 use postrider_outbox::collections::{Collections, names};
 use postrider_store::connect::{ask, majority, primary};
 use postrider_store::failpoint;
-use postrider_store::insert::{Refusal, insert};
+use postrider_store::insert::{InsertRefusal, insert};
 use postrider_store::text::chain;
-use postrider_store::{DUPLICATE_KEY, Meaning, StoreError, limits};
+use postrider_store::{DUPLICATE_KEY, StoreError, limits};
 use tracing::{debug, warn};
 
 use crate::context::{CollectionKind, Context};
@@ -26,7 +26,7 @@ use crate::records;
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long ending a transaction is tried.
-const END_TIMEOUT: Duration = limits::BATCH;
+const END_TIMEOUT: Duration = limits::BATCH_TIMEOUT;
 
 /// The pause between two tries to commit or to end a transaction.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -57,11 +57,11 @@ pub(crate) enum RefusedBy {
     /// The unique index of requests.
     Request,
     /// Another reason.
-    Other(Refusal),
+    Other(InsertRefusal),
 }
 
 /// Which unique index refused an append. Decided by the index's keys, since messages differ between versions.
-pub(super) fn refused_by(refusal: Refusal) -> RefusedBy {
+pub(super) fn refused_by(refusal: InsertRefusal) -> RefusedBy {
     let is = |keys: &Document| refusal.key_pattern.as_ref() == Some(keys);
     match refusal.code {
         DUPLICATE_KEY if is(&doc! { "aggregateId": 1, "version": 1 }) => RefusedBy::Version,
@@ -127,7 +127,7 @@ async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
         .read_concern(ReadConcern::snapshot())
         .write_concern(majority())
         .selection_criteria(primary())
-        .max_commit_time(limits::BATCH)
+        .max_commit_time(limits::BATCH_TIMEOUT)
         .await
 }
 
@@ -139,7 +139,7 @@ pub(crate) async fn fill(
     context: &Context,
     outbox: &Collections,
     appends: &[(&PreparedAppend, Place)],
-) -> Result<Option<(usize, Refusal)>, StoreError> {
+) -> Result<Option<(usize, InsertRefusal)>, StoreError> {
     if let Some(refused) = streams(session, context, appends).await? {
         return Ok(Some(refused));
     }
@@ -157,7 +157,7 @@ pub(super) async fn streams(
     session: &mut ClientSession,
     context: &Context,
     appends: &[(&PreparedAppend, Place)],
-) -> Result<Option<(usize, Refusal)>, StoreError> {
+) -> Result<Option<(usize, InsertRefusal)>, StoreError> {
     let database = context.database(CollectionKind::Events);
     for (name, positions) in by_name(appends) {
         let settings = context.settings();
@@ -167,7 +167,7 @@ pub(super) async fn streams(
             .collect();
         let collection = CollectionKind::Events.collection(name.as_str());
         let inserting = insert(session, &database, &collection, &documents);
-        let refused = postrider_store::within(ACTION, limits::BATCH, inserting).await?;
+        let refused = postrider_store::within(ACTION, limits::BATCH_TIMEOUT, inserting).await?;
         if let Some(refusal) = refused {
             return Ok(Some((positions[refusal.index], refusal)));
         }
@@ -180,10 +180,10 @@ pub(super) async fn records(
     session: &mut ClientSession,
     outbox: &Collections,
     documents: &[RawDocumentBuf],
-) -> Result<Option<Refusal>, StoreError> {
+) -> Result<Option<InsertRefusal>, StoreError> {
     let records = outbox.name(names::RECORDS);
     let inserting = insert(session, outbox.database(), &records, documents);
-    postrider_store::within(ACTION, limits::BATCH, inserting).await
+    postrider_store::within(ACTION, limits::BATCH_TIMEOUT, inserting).await
 }
 
 /// The positions of the appends of each name, in their order.
@@ -209,7 +209,7 @@ pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
     loop {
         let committing = async { session.commit_transaction().await };
         // Longer than the server's limit, so that its error arrives first.
-        let limit = limits::BATCH * 2;
+        let limit = limits::BATCH_TIMEOUT * 2;
         let error = match postrider_store::within("commit an append", limit, committing).await {
             Ok(()) => {
                 failpoint::hit("events::after_commit");
@@ -217,7 +217,9 @@ pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
             }
             Err(error) => error,
         };
-        if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT) && began.elapsed() < limits::BATCH {
+        if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT)
+            && began.elapsed() < limits::BATCH_TIMEOUT
+        {
             tokio::time::sleep(RETRY_PAUSE).await;
             continue;
         }
@@ -253,7 +255,7 @@ pub(super) async fn end(open_session: &mut Option<ClientSession>) {
             let kill = doc! { "killSessions": [session.id().clone()] };
             let Err(error) = ask(&admin, "end a transaction", kill).await else { return true };
             debug!(error = chain(&error), "failed to end a transaction");
-            if error.meaning() == Meaning::Permanent {
+            if error.is_permanent() {
                 return false;
             }
             tokio::time::sleep(RETRY_PAUSE).await;
@@ -276,7 +278,7 @@ fn again_or_failed(error: StoreError) -> TransactionOutcome {
 
 /// Whether another transaction may succeed after this error.
 pub(super) fn is_retryable(error: &StoreError) -> bool {
-    has_label(error, TRANSIENT_TRANSACTION_ERROR) || error.meaning() == Meaning::Transient
+    has_label(error, TRANSIENT_TRANSACTION_ERROR) || !error.is_permanent()
 }
 
 /// The pause after this many failures.
@@ -295,7 +297,7 @@ mod tests {
 
     #[test]
     fn unique_indexes_are_distinguished_by_their_keys() {
-        let refusal = |key_pattern: Option<Document>| Refusal {
+        let refusal = |key_pattern: Option<Document>| InsertRefusal {
             index: 0,
             code: DUPLICATE_KEY,
             key_pattern,

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bson::raw::{RawBsonRef, RawDocument};
 use bson::spec::BinarySubtype;
-use postrider_store::text::{LONGEST_NAME, bounded};
+use postrider_store::text::{MAX_NAME_CHARS, bounded};
 use uuid::Uuid;
 
 use crate::header::HeaderValue;
@@ -48,7 +48,7 @@ pub struct Malformed {
 
 impl Malformed {
     fn new(field: &str, why: impl Into<String>) -> Self {
-        Self { field: bounded(field, LONGEST_NAME).into_owned(), why: why.into() }
+        Self { field: bounded(field, MAX_NAME_CHARS).into_owned(), why: why.into() }
     }
 }
 

@@ -5,7 +5,7 @@ use bson::{Bson, Document, doc};
 
 use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, SEQ, STATUS};
 use crate::position::NO_SEQ;
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Matches records with an unknown status, which are never delivered.
 pub(crate) fn invalid() -> Document {
@@ -24,9 +24,9 @@ pub(crate) fn beginning(text: &str) -> Document {
 /// Compares a field with a value of any type. It is an expression, since a plain comparison matches
 /// values of the same type only.
 pub(crate) fn compared(operator: &str, field: &str, value: &RawId) -> RawDocumentBuf {
-    let literal = Writer::default().element(value, "$literal").finish();
-    let compared = Writer::default().pair(operator, &format!("${field}"), &literal).finish();
-    Writer::default().document("$expr", &compared).finish()
+    let literal = RawWriter::default().element(value, "$literal").finish();
+    let compared = RawWriter::default().pair(operator, &format!("${field}"), &literal).finish();
+    RawWriter::default().document("$expr", &compared).finish()
 }
 
 /// Matches ids after `after` and up to `end`; an absent bound is open.

@@ -95,7 +95,7 @@ impl RecordId {
 
     /// The ids that a text can mean, likeliest first: UUID, ObjectId, integer, string. A prefix
     /// `uuid:`, `oid:`, `int:` or `str:` forces one; what it forces and is not gives none.
-    pub fn readings(text: &str) -> Vec<Self> {
+    pub fn parse_candidates(text: &str) -> Vec<Self> {
         let uuid = |text: &str| Uuid::try_parse(text).ok().map(Self::Uuid);
         let oid = |text: &str| ObjectId::parse_str(text).ok().map(Self::ObjectId);
         let int = |text: &str| text.parse().ok().map(Self::Int);

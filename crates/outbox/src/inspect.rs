@@ -8,7 +8,7 @@ use postrider_store::{StoreError, limits, read, within};
 
 use crate::collections::{Collections, names};
 use crate::fields::ID;
-use crate::undecoded::{RawId, Shown, Writer};
+use crate::undecoded::{DecodedRecord, RawId, RawWriter};
 
 /// Serves operators: `{deadAt}` where dead.
 pub const DEAD_INDEX: &str = "dead_idx";
@@ -32,15 +32,11 @@ impl Inspector {
     }
 
     /// Returns the record with the first of these ids that exists.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn show(&self, ids: &[RawId]) -> Result<Option<Shown>, StoreError> {
+    pub async fn show(&self, ids: &[RawId]) -> Result<Option<DecodedRecord>, StoreError> {
         for id in ids {
-            let filter = Writer::default().element(id, ID).finish();
+            let filter = RawWriter::default().element(id, ID).finish();
             if let Some(found) = self.first(&filter).await? {
-                return Ok(Some(Shown::read(&found)));
+                return Ok(Some(DecodedRecord::read(&found)));
             }
         }
         Ok(None)
@@ -51,10 +47,10 @@ impl Inspector {
         &self,
         action: &'static str,
         command: &str,
-        rest: impl FnOnce(Writer) -> Writer,
+        rest: impl FnOnce(RawWriter) -> RawWriter,
     ) -> Result<Vec<RawDocumentBuf>, StoreError> {
         let command = doc! { command: self.collections.name(names::RECORDS) };
-        let command = rest(Writer::default().fields(&command)).fields(&read::options());
+        let command = rest(RawWriter::default().fields(&command)).fields(&read::options());
         read::all(self.collections.database(), action, command.finish()).await
     }
 
@@ -70,7 +66,7 @@ impl Inspector {
             .count_documents(conditions.clone())
             .limit(limit)
             .hint(Hint::Name(index.to_owned()));
-        let counted = within("count records", limits::SURVEY, counting.into_future());
+        let counted = within("count records", limits::REPORT_TIMEOUT, counting.into_future());
         self.collections.by_index(index, counted).await
     }
 
@@ -78,11 +74,11 @@ impl Inspector {
     pub(super) async fn total(&self) -> Result<u64, StoreError> {
         let records = self.collections.records();
         let counting = records.estimated_document_count();
-        within("count records", limits::BATCH, counting.into_future()).await
+        within("count records", limits::BATCH_TIMEOUT, counting.into_future()).await
     }
 }
 
 /// Decodes a record as far as possible.
 pub fn decoded(record: &RawDocument) -> Document {
-    Shown::read(record).document
+    DecodedRecord::read(record).document
 }

@@ -1,15 +1,16 @@
 //! Leases records: one conditional update per batch, by the server's clock.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
-use postrider_store::codes::TOO_LARGE;
+use parking_lot::Mutex;
+use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::connect::primary;
-use postrider_store::write::{Certainty, Written, update};
+use postrider_store::write::{AckLevel, Written, update};
 use postrider_store::{StoreError, limits, within};
 
 use crate::collections::{Collections, names};
@@ -23,11 +24,11 @@ use crate::ids::{InstanceId, LeaseId, RecordId};
 /// partitions. An instance that found it dead can take over its old leases, and none of its later
 /// ones.
 #[derive(Debug)]
-pub struct OwnerId(Mutex<Owner>);
+pub struct OwnerId(Mutex<LeaseOwner>);
 
 /// The owner id, and how often it was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct LeaseOwner {
     /// The id.
     pub id: InstanceId,
     /// How often it was replaced.
@@ -37,7 +38,7 @@ pub struct Owner {
 impl OwnerId {
     /// Creates the owner id of an instance that has lost no partitions.
     pub fn new(instance: InstanceId) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Owner { id: instance, lapses: 0 })))
+        Arc::new(Self(Mutex::new(LeaseOwner { id: instance, lapses: 0 })))
     }
 
     /// Returns the current id.
@@ -46,18 +47,14 @@ impl OwnerId {
     }
 
     /// Returns the current id, and how often it was replaced.
-    pub fn get(&self) -> Owner {
-        *self.owner()
+    pub fn get(&self) -> LeaseOwner {
+        *self.0.lock()
     }
 
     /// Replaces the id after a loss of the partitions.
     pub fn replace(&self) {
-        let mut owner = self.owner();
-        *owner = Owner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
-    }
-
-    fn owner(&self) -> MutexGuard<'_, Owner> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let mut owner = self.0.lock();
+        *owner = LeaseOwner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
     }
 }
 
@@ -130,7 +127,7 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store, after one retry; nothing may be published then. What the lease holds is
+    /// [`StoreError`], after one retry; nothing may be published then. What the lease holds is
     /// unknown, unless MongoDB rejects the command: [`release`](Self::release) it.
     pub async fn lease(&self, lease: LeaseId, request: &LeaseRequest) -> Result<Grant, StoreError> {
         let LeaseRequest { touched, untouched, dead_owners } = request;
@@ -166,7 +163,7 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store; the lease keeps its end.
+    /// [`StoreError`]; the lease keeps its end.
     pub async fn renew(&self, lease: LeaseId, ids: &[RecordId]) -> Result<u64, StoreError> {
         let statement = doc! {
             "q": { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING },
@@ -177,10 +174,6 @@ impl Leaser {
     }
 
     /// Returns which of `ids` the lease holds, read from the primary.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn held(
         &self,
         lease: LeaseId,
@@ -195,7 +188,7 @@ impl Leaser {
             .read_concern(ReadConcern::local())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read back a lease", limits::BATCH, reading).await?;
+        let found = within("read back a lease", limits::BATCH_TIMEOUT, reading).await?;
         Ok(found
             .into_iter()
             .filter_map(|mut document| document.remove(ID))
@@ -208,7 +201,7 @@ impl Leaser {
     ///
     /// # Errors
     ///
-    /// Those of the store; the lease may still hold them.
+    /// [`StoreError`]; the lease may still hold them.
     pub async fn release(&self, lease: LeaseId, ids: &[RecordId]) -> Result<bool, StoreError> {
         let action = "release a lease of unknown outcome";
         let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
@@ -222,7 +215,7 @@ impl Leaser {
         };
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
-        let written = update(database, &name, action, vec![statement], Certainty::Majority).await?;
+        let written = update(database, &name, action, vec![statement], AckLevel::Majority).await?;
         if let Some((_, code)) = written.failed.first() {
             return Err(StoreError::Refused { action, code: *code });
         }
@@ -232,7 +225,7 @@ impl Leaser {
             .projection(doc! { ID: 1 })
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
-        Ok(within(action, limits::BATCH, find.into_future()).await?.is_none())
+        Ok(within(action, limits::BATCH_TIMEOUT, find.into_future()).await?.is_none())
     }
 
     /// Leases the rest of a failed statement one by one, to find the record that failed it.
@@ -248,7 +241,7 @@ impl Leaser {
         let written = self.send(missing.iter().map(statement).collect()).await?;
         for (index, code) in written.failed {
             let Some(id) = missing.get(index) else { continue };
-            if TOO_LARGE.contains(&code) {
+            if TOO_LARGE_CODES.contains(&code) {
                 grant.oversized.push(id.clone())
             } else {
                 _ = grant.refused.insert(id.clone(), code)
@@ -261,7 +254,7 @@ impl Leaser {
     async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
-        update(database, &name, "lease records", statements, Certainty::Primary).await
+        update(database, &name, "lease records", statements, AckLevel::Primary).await
     }
 
     /// Builds the first lease of records without lease fields: it costs MongoDB a quarter less than

@@ -22,7 +22,7 @@ use crate::filter::{beginning, between, compared, invalid, seq};
 use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector};
 use crate::repair::SCHEDULED_INDEX;
 use crate::snapshot::LANE_INDEX;
-use crate::undecoded::{RawId, Shown, Writer};
+use crate::undecoded::{DecodedRecord, RawId, RawWriter};
 
 /// Maximum number of records to sort without an index.
 const MAX_SORTED_RECORDS: u32 = 1_000_000;
@@ -43,7 +43,7 @@ const PLACE_PREFIX: &str = "at:";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum Chapter {
+pub enum StatusFilter {
     /// To be delivered.
     Pending,
     /// Not due yet.
@@ -77,7 +77,7 @@ pub enum Sort {
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Of this status.
-    pub status: Option<Chapter>,
+    pub status: Option<StatusFilter>,
     /// Of this key.
     pub key: Option<String>,
     /// Of this type.
@@ -92,9 +92,9 @@ pub struct Filter {
 
 /// A part of a list.
 #[derive(Debug)]
-pub struct Page {
+pub struct RecordPage {
     /// In the list's order.
-    pub records: Vec<Shown>,
+    pub records: Vec<DecodedRecord>,
     /// The place behind the last of them, where there are or may be more.
     pub next: Option<String>,
     /// What the list leaves out, where it does.
@@ -103,9 +103,9 @@ pub struct Page {
 
 /// Invalid list request: the name of the parameter, and the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unlistable(pub &'static str, pub String);
+pub struct ListError(pub &'static str, pub String);
 
-impl Chapter {
+impl StatusFilter {
     /// The words for them.
     pub const WORDS: [&str; 5] = [PENDING, SCHEDULED, DONE, DEAD, "invalid"];
 
@@ -161,33 +161,33 @@ impl Filter {
     /// # Errors
     ///
     /// Parameters that contradict each other.
-    fn judge(&self) -> Result<Sort, Unlistable> {
-        let wrong = |name, detail: &str| Err(Unlistable(name, detail.to_owned()));
-        if self.reason.is_some() && !matches!(self.status, None | Some(Chapter::Dead)) {
+    fn judge(&self) -> Result<Sort, ListError> {
+        let wrong = |name, detail: &str| Err(ListError(name, detail.to_owned()));
+        if self.reason.is_some() && !matches!(self.status, None | Some(StatusFilter::Dead)) {
             return wrong("reason", "only dead records have one");
         }
         let status = self.status();
-        if self.older_than.is_some() && status.and_then(Chapter::index).is_none() {
+        if self.older_than.is_some() && status.and_then(StatusFilter::index).is_none() {
             return wrong("olderThan", "needs a status: pending, scheduled, done or dead");
         }
         let sort = self.sort.unwrap_or(match status {
-            Some(Chapter::Pending) => Sort::Seq,
-            Some(Chapter::Dead) => Sort::DeadAt,
-            Some(Chapter::Scheduled) => Sort::VisibleAt,
+            Some(StatusFilter::Pending) => Sort::Seq,
+            Some(StatusFilter::Dead) => Sort::DeadAt,
+            Some(StatusFilter::Scheduled) => Sort::VisibleAt,
             _ => Sort::Id,
         });
         match (sort, status) {
-            (Sort::Seq, status) if status != Some(Chapter::Pending) => {
+            (Sort::Seq, status) if status != Some(StatusFilter::Pending) => {
                 wrong("sort", "seq is an order of pending records: needs status pending")
             }
-            (Sort::DeadAt, status) if status != Some(Chapter::Dead) => {
+            (Sort::DeadAt, status) if status != Some(StatusFilter::Dead) => {
                 wrong("sort", "deadAt is an order of dead records: needs status dead")
             }
-            (Sort::VisibleAt, status) if status != Some(Chapter::Scheduled) => {
+            (Sort::VisibleAt, status) if status != Some(StatusFilter::Scheduled) => {
                 wrong("sort", "visibleAt is an order of scheduled records: needs status scheduled")
             }
             (Sort::Attempt, status)
-                if !matches!(status, Some(Chapter::Pending | Chapter::Dead)) =>
+                if !matches!(status, Some(StatusFilter::Pending | StatusFilter::Dead)) =>
             {
                 wrong("sort", "attempt needs status pending or dead")
             }
@@ -195,13 +195,13 @@ impl Filter {
         }
     }
 
-    fn status(&self) -> Option<Chapter> {
-        self.status.or_else(|| self.reason.as_ref().map(|_| Chapter::Dead))
+    fn status(&self) -> Option<StatusFilter> {
+        self.status.or_else(|| self.reason.as_ref().map(|_| StatusFilter::Dead))
     }
 
     /// Returns the conditions, at this server time.
     fn conditions(&self, now: DateTime) -> Document {
-        let mut conditions = self.status().map(Chapter::filter).unwrap_or_default();
+        let mut conditions = self.status().map(StatusFilter::filter).unwrap_or_default();
         for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
             if let Some(text) = text {
                 conditions.insert(field, text);
@@ -211,7 +211,7 @@ impl Filter {
             conditions.insert(DEAD_REASON, beginning(reason));
         }
         if let (Some(age), Some((_, field))) =
-            (self.older_than, self.status().and_then(Chapter::index))
+            (self.older_than, self.status().and_then(StatusFilter::index))
         {
             let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
             let before = now.timestamp_millis().saturating_sub(age);
@@ -231,16 +231,12 @@ impl Filter {
 impl Inspector {
     /// Returns a page of records, without payload and headers, after a position: the `next` of a
     /// page, or an id.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn list(
         &self,
         filter: &Filter,
         after: Option<&str>,
         limit: u32,
-    ) -> Result<Result<Page, Unlistable>, StoreError> {
+    ) -> Result<Result<RecordPage, ListError>, StoreError> {
         let sort = match filter.judge() {
             Ok(sort) => sort,
             Err(unlistable) => return Ok(Err(unlistable)),
@@ -256,7 +252,7 @@ impl Inspector {
             Some(_) => ServerClock::asked(self.collections.database()).await?,
             None => DateTime::MIN,
         };
-        let chosen = Selection {
+        let chosen = ListQuery {
             inspector: self,
             status: filter.status(),
             conditions: filter.conditions(now),
@@ -272,31 +268,35 @@ impl Inspector {
     }
 
     /// Parses a position.
-    async fn place(&self, sort: Sort, text: &str) -> Result<Result<Place, Unlistable>, StoreError> {
-        let wrong = |detail: String| Ok(Err(Unlistable("after", detail)));
+    async fn place(
+        &self,
+        sort: Sort,
+        text: &str,
+    ) -> Result<Result<ListPosition, ListError>, StoreError> {
+        let wrong = |detail: String| Ok(Err(ListError("after", detail)));
         if let Some(place) = text.strip_prefix(PLACE_PREFIX) {
-            return match Place::read(sort, place) {
+            return match ListPosition::read(sort, place) {
                 Some(place) => Ok(Ok(place)),
                 None => wrong(format!("is no place in a list by {}; begin again", sort.word())),
             };
         }
-        let mut ids = RawId::readings(text);
+        let mut ids = RawId::parse_candidates(text);
         if ids.is_empty() || text.is_empty() {
             return wrong("is neither an id nor the next place of a list".to_owned());
         }
         if sort == Sort::Id && ids.len() == 1 {
-            return Ok(Ok(Place { value: ids[0].clone(), id: ids.remove(0) }));
+            return Ok(Ok(ListPosition { value: ids[0].clone(), id: ids.remove(0) }));
         }
         // Ids of different types sort apart: use the one that exists, else the likeliest.
         for id in &ids {
-            let filter = Writer::default().element(id, ID).finish();
+            let filter = RawWriter::default().element(id, ID).finish();
             if let Some(record) = self.first(&filter).await? {
-                return Ok(Ok(Place::of(sort, &record)));
+                return Ok(Ok(ListPosition::of(sort, &record)));
             }
         }
         match sort {
             // The record may have been removed since the previous page.
-            Sort::Id => Ok(Ok(Place { value: ids[0].clone(), id: ids.remove(0) })),
+            Sort::Id => Ok(Ok(ListPosition { value: ids[0].clone(), id: ids.remove(0) })),
             _ => wrong(format!(
                 "there is no record with this id any more, so it has no place by {}: give what the \
                  list named as the next place, or begin again",
@@ -310,7 +310,7 @@ impl Inspector {
         &self,
         filter: &RawDocumentBuf,
     ) -> Result<Option<RawDocumentBuf>, StoreError> {
-        let one = |find: Writer| {
+        let one = |find: RawWriter| {
             find.document("filter", filter).fields(&doc! { "limit": 1, "singleBatch": true })
         };
         Ok(self.read("read a record", "find", one).await?.into_iter().next())
@@ -319,12 +319,12 @@ impl Inspector {
 
 /// A position in a list: after the record with this value and id.
 #[derive(Debug)]
-struct Place {
+struct ListPosition {
     value: RawId,
     id: RawId,
 }
 
-impl Place {
+impl ListPosition {
     fn of(sort: Sort, record: &RawDocument) -> Self {
         let id = RawId::of(record);
         let value = match sort {
@@ -356,23 +356,23 @@ impl Place {
         if sort == Sort::Id {
             return self.id.text();
         }
-        let place = Writer::default().fields(&doc! { "sort": sort.word() });
+        let place = RawWriter::default().fields(&doc! { "sort": sort.word() });
         let place = place.element(&self.value, "value").element(&self.id, ID).finish();
         format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(place.as_bytes()))
     }
 }
 
 /// Query of a page.
-struct Selection<'a> {
+struct ListQuery<'a> {
     inspector: &'a Inspector,
-    status: Option<Chapter>,
+    status: Option<StatusFilter>,
     conditions: Document,
     has_key: bool,
     limit: u32,
 }
 
-impl Selection<'_> {
-    async fn by_id(&self, after: Option<RawId>) -> Result<Page, StoreError> {
+impl ListQuery<'_> {
+    async fn by_id(&self, after: Option<RawId>) -> Result<RecordPage, StoreError> {
         let by_ids = self.conditions.is_empty().then_some(ID_INDEX);
         if let Some(index) = self.narrowest().await?.or(by_ids) {
             let behind = between(after.as_ref(), None);
@@ -400,16 +400,20 @@ impl Selection<'_> {
                      asked for; go on behind `next`"
                 );
                 let page = self.page(Sort::Id, found);
-                return Ok(Page { next: page.next.or(place), note: Some(note), ..page });
+                return Ok(RecordPage { next: page.next.or(place), note: Some(note), ..page });
             }
         }
     }
 
     /// Reads in the order of the index: the rest of the position's value, then what follows, with
     /// all records of the last value, so that records of one millisecond are ordered by id.
-    async fn by_date(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
+    async fn by_date(
+        &self,
+        sort: Sort,
+        place: Option<ListPosition>,
+    ) -> Result<RecordPage, StoreError> {
         let field = sort.word();
-        let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
+        let index = self.status.and_then(StatusFilter::index).map_or(ID_INDEX, |(index, _)| index);
         let wanted = self.limit as usize;
         let mut found = Vec::new();
         let mut behind = vec![single(field)];
@@ -441,15 +445,19 @@ impl Selection<'_> {
         let mut seen = HashSet::new();
         found.retain(|record| seen.insert(RawId::of(record)));
         let last = found.last().filter(|_| has_more);
-        let next = last.map(|last| Place::of(sort, last).text(sort));
-        let records = found.iter().map(|record| Shown::read(record)).collect();
-        Ok(Page { records, next, note: None })
+        let next = last.map(|last| ListPosition::of(sort, last).text(sort));
+        let records = found.iter().map(|record| DecodedRecord::read(record)).collect();
+        Ok(RecordPage { records, next, note: None })
     }
 
     /// Sorts by a value without an index.
-    async fn sorted(&self, sort: Sort, place: Option<Place>) -> Result<Page, StoreError> {
+    async fn sorted(
+        &self,
+        sort: Sort,
+        place: Option<ListPosition>,
+    ) -> Result<RecordPage, StoreError> {
         let inspector = self.inspector;
-        let index = self.status.and_then(Chapter::index).map_or(ID_INDEX, |(index, _)| index);
+        let index = self.status.and_then(StatusFilter::index).map_or(ID_INDEX, |(index, _)| index);
         let value = match sort {
             Sort::Seq => doc! { "$ifNull": [seq(), { "$literal": Bson::MaxKey }] },
             _ => {
@@ -458,8 +466,8 @@ impl Selection<'_> {
                 doc! { "$cond": [{ "$isNumber": &attempt }, negative, 0.0] }
             }
         };
-        let literal = |id: &RawId| Writer::default().element(id, "$literal").finish();
-        let stage = |stage: Document| Writer::default().fields(&stage).finish();
+        let literal = |id: &RawId| RawWriter::default().element(id, "$literal").finish();
+        let stage = |stage: Document| RawWriter::default().fields(&stage).finish();
         let mut pipeline = vec![
             stage(doc! { "$match": self.conditions.clone() }),
             stage(doc! { "$limit": MAX_SORTED_RECORDS }),
@@ -467,38 +475,39 @@ impl Selection<'_> {
         ];
         if let Some(place) = place {
             let (value, id) = (literal(&place.value), literal(&place.id));
-            let vars = Writer::default().document("value", &value).document("id", &id).finish();
+            let vars = RawWriter::default().document("value", &value).document("id", &id).finish();
             let behind = doc! { "$or": [
                 { "$gt": ["$value", "$$value"] },
                 { "$and": [{ "$eq": ["$value", "$$value"] }, { "$gt": [format!("${ID}"), "$$id"] }] },
             ] };
-            let within = Writer::default().document("vars", &vars).fields(&doc! { "in": behind });
-            let within = Writer::default().document("$let", &within.finish()).finish();
-            let within = Writer::default().document("$expr", &within).finish();
-            pipeline.push(Writer::default().document("$match", &within).finish());
+            let within =
+                RawWriter::default().document("vars", &vars).fields(&doc! { "in": behind });
+            let within = RawWriter::default().document("$let", &within.finish()).finish();
+            let within = RawWriter::default().document("$expr", &within).finish();
+            pipeline.push(RawWriter::default().document("$match", &within).finish());
         }
         pipeline.push(stage(doc! { "$sort": { "value": 1, ID: 1 } }));
         pipeline.push(stage(doc! { "$limit": self.limit + 1 }));
-        let pipeline = |command: Writer| {
+        let pipeline = |command: RawWriter| {
             let rest = doc! { "cursor": {}, "hint": index };
             command.documents("pipeline", &pipeline).fields(&rest)
         };
         let order = inspector.read("list records", "aggregate", pipeline);
         let order = inspector.collections.by_index(index, order).await?;
         let ids: Vec<RawId> = order.iter().map(|one| RawId::of(one)).collect();
-        let among = Writer::default().list("$in", &ids).finish();
-        let filter = Writer::default().document(ID, &among).finish();
+        let among = RawWriter::default().list("$in", &ids).finish();
+        let filter = RawWriter::default().document(ID, &among).finish();
         let found = self.find_by(filter, doc! {}, ID_INDEX, 0).await?;
         let mut by_id: HashMap<RawId, RawDocumentBuf> =
             found.into_iter().map(|record| (RawId::of(&record), record)).collect();
         let has_more = order.len() > self.limit as usize;
         let last = order.iter().take(self.limit as usize).next_back();
         let next = last.filter(|_| has_more).map(|last| {
-            Place { value: RawId::field(last, "value"), id: RawId::of(last) }.text(sort)
+            ListPosition { value: RawId::field(last, "value"), id: RawId::of(last) }.text(sort)
         });
         // Records that were removed meanwhile are left out.
         let records = ids.iter().take(self.limit as usize).filter_map(|id| by_id.remove(id));
-        let records = records.map(|record| Shown::read(&record)).collect();
+        let records = records.map(|record| DecodedRecord::read(&record)).collect();
         let most = u64::from(MAX_SORTED_RECORDS) + 1;
         let may_be_more = inspector.total().await? >= most;
         let is_cut = may_be_more && inspector.count(&self.conditions, index, most).await? == most;
@@ -508,17 +517,17 @@ impl Selection<'_> {
                  first {MAX_SORTED_RECORDS} of the index {index} were sorted; narrow the list by key or type"
             )
         });
-        Ok(Page { records, next, note })
+        Ok(RecordPage { records, next, note })
     }
 
     /// Returns the index that makes a list by id cheap; `None` if a walk along the ids is cheaper.
     async fn narrowest(&self) -> Result<Option<&'static str>, StoreError> {
-        let Some((index, _)) = self.status.and_then(Chapter::index) else { return Ok(None) };
+        let Some((index, _)) = self.status.and_then(StatusFilter::index) else { return Ok(None) };
         // This index contains the key too.
         if index == LANE_INDEX && self.has_key {
             return Ok(Some(index));
         }
-        let conditions = self.status.map(Chapter::filter).unwrap_or_default();
+        let conditions = self.status.map(StatusFilter::filter).unwrap_or_default();
         let count = self.inspector.count(&conditions, index, MAX_RECORDS_SORTED_BY_ID + 1).await?;
         Ok((count <= MAX_RECORDS_SORTED_BY_ID).then_some(index))
     }
@@ -531,8 +540,8 @@ impl Selection<'_> {
         limit: u32,
     ) -> Result<Vec<RawDocumentBuf>, StoreError> {
         let mut all = more;
-        all.push(Writer::default().fields(&self.conditions).finish());
-        let filter = Writer::default().documents("$and", &all).finish();
+        all.push(RawWriter::default().fields(&self.conditions).finish());
+        let filter = RawWriter::default().documents("$and", &all).finish();
         self.find_by(filter, order, index, limit).await
     }
 
@@ -547,18 +556,22 @@ impl Selection<'_> {
             "projection": { PAYLOAD: 0, HEADERS: 0 }, "sort": order, "limit": i64::from(limit),
             "hint": index,
         };
-        let found = |find: Writer| find.document("filter", &filter).fields(&rest);
+        let found = |find: RawWriter| find.document("filter", &filter).fields(&rest);
         let found = self.inspector.read("list records", "find", found);
         self.inspector.collections.by_index(index, found).await
     }
 
     /// Builds a page; one record above the limit means that another page exists.
-    fn page(&self, sort: Sort, mut found: Vec<RawDocumentBuf>) -> Page {
+    fn page(&self, sort: Sort, mut found: Vec<RawDocumentBuf>) -> RecordPage {
         let has_more = found.len() > self.limit as usize;
         found.truncate(self.limit as usize);
         let last = found.last().filter(|_| has_more);
-        let next = last.map(|last| Place::of(sort, last).text(sort));
-        Page { records: found.iter().map(|record| Shown::read(record)).collect(), next, note: None }
+        let next = last.map(|last| ListPosition::of(sort, last).text(sort));
+        RecordPage {
+            records: found.iter().map(|record| DecodedRecord::read(record)).collect(),
+            next,
+            note: None,
+        }
     }
 }
 
@@ -573,7 +586,7 @@ impl Inspector {
             "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP_SIZE - 1, "limit": 1,
             "hint": ID_INDEX,
         };
-        let last = |find: Writer| find.document("filter", &behind).fields(&rest);
+        let last = |find: RawWriter| find.document("filter", &behind).fields(&rest);
         let found = self.read("list records", "find", last).await?;
         Ok(found.first().map(|record| RawId::of(record)))
     }
@@ -581,7 +594,7 @@ impl Inspector {
 
 /// Excludes arrays: the index would have such a record several times. A list by id has it.
 fn single(field: &str) -> RawDocumentBuf {
-    Writer::default().fields(&doc! { field: { "$not": { "$type": "array" } } }).finish()
+    RawWriter::default().fields(&doc! { field: { "$not": { "$type": "array" } } }).finish()
 }
 
 /// Matches equal values; absent is null.

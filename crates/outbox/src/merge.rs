@@ -6,14 +6,14 @@ use crate::record::Record;
 
 /// Result of one of the two reads.
 #[derive(Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct PartialRead {
     /// Ordered by `seq`.
     pub records: Vec<Record>,
     /// Whether the read ended at a limit, so that more may follow.
     pub is_cut: bool,
 }
 
-impl Part {
+impl PartialRead {
     /// Returns the `seq` up to which this read is complete; `None` if it is complete.
     fn end(&self) -> Option<Option<Timestamp>> {
         let last = self.records.last().filter(|_| self.is_cut)?;
@@ -23,7 +23,7 @@ impl Part {
 
 /// Merges the leading records of a key by `seq`, without a gap: the result ends where either read
 /// was cut. A record without a usable `seq` precedes all others.
-pub(crate) fn merged(one: Part, other: Part) -> Vec<Record> {
+pub(crate) fn merged(one: PartialRead, other: PartialRead) -> Vec<Record> {
     let ends = [one.end(), other.end()];
     let is_known = |record: &Record| ends.iter().flatten().all(|end| record.seq <= *end);
     let (mut one, mut other) =
@@ -51,13 +51,13 @@ mod tests {
     use crate::ids::RecordId;
 
     /// Creates records with these increments as `seq` and `_id`; zero means no `seq`.
-    fn part(increments: &[u32], is_cut: bool) -> Part {
+    fn part(increments: &[u32], is_cut: bool) -> PartialRead {
         let record = |increment: &u32| {
             let seq = Timestamp { time: 0, increment: *increment };
             let document = doc! { "_id": *increment, "key": "k", "seq": seq };
             Record::read(&RawDocumentBuf::try_from(&document).unwrap())
         };
-        Part { records: increments.iter().map(record).collect(), is_cut }
+        PartialRead { records: increments.iter().map(record).collect(), is_cut }
     }
 
     fn ids(records: &[Record]) -> Vec<i64> {

@@ -11,14 +11,14 @@ use crate::record::{LaneKey, Placement, Record};
 
 /// A part of `lane_idx` in which keys are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Range {
+pub enum IndexRange {
     /// Records without a partition, of all keys.
     Unstamped,
     /// Records that name this partition.
     Partition(u8),
 }
 
-impl Range {
+impl IndexRange {
     /// Returns the range of this record, if its partition is valid.
     pub(crate) fn of(record: &Record) -> Self {
         match record.placement {
@@ -49,7 +49,7 @@ pub fn partitions_of(partitions: &[u8], key: &str) -> Bson {
 }
 
 /// A key in a range.
-pub type Place = (Range, Arc<str>);
+pub type IndexPlace = (IndexRange, Arc<str>);
 
 /// A position in `lane_idx` between two lanes, at which the next page begins.
 ///
@@ -57,7 +57,7 @@ pub type Place = (Range, Arc<str>);
 /// next round, since no read depends on a remembered `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    range: Range,
+    range: IndexRange,
     after: After,
 }
 
@@ -95,7 +95,7 @@ impl Default for Position {
 impl Position {
     /// Returns the beginning of all ranges.
     pub fn start() -> Self {
-        Self { range: Range::Unstamped, after: After::Nothing }
+        Self { range: IndexRange::Unstamped, after: After::Nothing }
     }
 
     /// Returns whether pages from here to the end include everything.
@@ -105,13 +105,13 @@ impl Position {
 
     /// Returns whether a page from here has records without a partition, and not those with one.
     pub(crate) fn is_unstamped(&self) -> bool {
-        self.range == Range::Unstamped
+        self.range == IndexRange::Unstamped
     }
 
     /// Returns the position after the last record without a partition; `None` among those that have
     /// one.
     pub fn next_side(&self) -> Option<Self> {
-        let stamped = Self { range: Range::Partition(0), after: After::Nothing };
+        let stamped = Self { range: IndexRange::Partition(0), after: After::Nothing };
         self.is_unstamped().then_some(stamped)
     }
 
@@ -121,12 +121,12 @@ impl Position {
     }
 
     /// Returns the position after all records of a key.
-    pub fn behind((range, key): &Place) -> Self {
+    pub fn behind((range, key): &IndexPlace) -> Self {
         Self { range: *range, after: After::Key(key.clone()) }
     }
 
     /// Returns the first place that a page from here can have.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> IndexPlace {
         let key = match &self.after {
             After::Nothing | After::Numbers | After::Record { key: None, .. } => "".into(),
             After::Key(key) | After::Record { key: Some(key), .. } => key.clone(),
@@ -140,7 +140,7 @@ impl Position {
     /// Keys that are neither text nor absent are malformed. The position skips all of their type,
     /// so that they do not delay other records.
     pub(crate) fn after(record: &Record, within_keys: bool) -> Option<Self> {
-        let range = Range::of(record);
+        let range = IndexRange::of(record);
         let seq = record.seq.unwrap_or(NO_SEQ);
         let after = match (&record.lane, KeyKind::of(record)) {
             (LaneKey::Keyed(key), _) if !within_keys => After::Key(key.clone()),
@@ -149,8 +149,10 @@ impl Position {
             (_, KeyKind::Number) => After::Numbers,
             (_, KeyKind::Other) => {
                 let range = match range {
-                    Range::Unstamped => Range::Partition(0),
-                    Range::Partition(partition) => Range::Partition(partition.checked_add(1)?),
+                    IndexRange::Unstamped => IndexRange::Partition(0),
+                    IndexRange::Partition(partition) => {
+                        IndexRange::Partition(partition.checked_add(1)?)
+                    }
                 };
                 return Some(Self { range, after: After::Nothing });
             }
@@ -160,22 +162,22 @@ impl Position {
 
     /// Returns the reads from here to `until` (inclusive) or to the end: of records without a
     /// partition, or of those in `owned`.
-    pub(crate) fn segments(&self, owned: &[u8], until: Option<&Place>) -> Vec<Segment> {
+    pub(crate) fn segments(&self, owned: &[u8], until: Option<&IndexPlace>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let segment = |partitions: &Bson, key: Option<Document>| {
             let partitions = partitions.clone();
             Segment { partitions, key, seq_after: None, is_behind_text: false }
         };
         let here = match self.range {
-            Range::Unstamped => Bson::Null,
-            Range::Partition(partition) => Bson::Int32(partition.into()),
+            IndexRange::Unstamped => Bson::Null,
+            IndexRange::Partition(partition) => Bson::Int32(partition.into()),
         };
         let ends_here = until.filter(|(range, _)| *range == self.range).map(|(_, key)| &**key);
         // The complete range is read with the later ones.
         let is_whole = self.after == After::Nothing && ends_here.is_none();
         let is_ours = match self.range {
-            Range::Unstamped => true,
-            Range::Partition(partition) => owned.contains(&partition) && !is_whole,
+            IndexRange::Unstamped => true,
+            IndexRange::Partition(partition) => owned.contains(&partition) && !is_whole,
         };
         match &self.after {
             _ if !is_ours => {}
@@ -196,13 +198,13 @@ impl Position {
         if is_ours && is_among_text && ends_here.is_none() {
             segments.push(Segment { is_behind_text: true, ..segment(&here, None) });
         }
-        let Range::Partition(from) = self.range else { return segments };
+        let IndexRange::Partition(from) = self.range else { return segments };
         if ends_here.is_some() {
             return segments;
         }
         let last = until.and_then(|(range, key)| match range {
-            Range::Partition(partition) => Some((*partition, &**key)),
-            Range::Unstamped => None,
+            IndexRange::Partition(partition) => Some((*partition, &**key)),
+            IndexRange::Unstamped => None,
         });
         let rest = owned.iter().copied().filter(|own| *own > from || (is_whole && *own == from));
         let whole: Vec<i32> = rest
@@ -276,14 +278,14 @@ impl<'a> KeyKind<'a> {
 mod tests {
     use super::*;
 
-    fn place(partition: u8, key: &str) -> Place {
-        (Range::Partition(partition), key.into())
+    fn place(partition: u8, key: &str) -> IndexPlace {
+        (IndexRange::Partition(partition), key.into())
     }
 
     fn reads(
         from: &Position,
         owned: &[u8],
-        until: Option<&Place>,
+        until: Option<&IndexPlace>,
     ) -> Vec<(Bson, Option<Document>)> {
         let segments = from.segments(owned, until).into_iter();
         segments.map(|segment| (segment.partitions, segment.key)).collect()

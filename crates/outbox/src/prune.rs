@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use bson::{DateTime, doc};
 use mongodb::options::Hint;
-use postrider_store::write::{self, Certainty};
+use postrider_store::write::{self, AckLevel};
 use postrider_store::{ServerClock, StoreError, limits, within};
 
 use crate::collections::{Collections, names};
 use crate::fields::{BLOCKS, DEAD, DEAD_AT, DONE, DONE_AT, ID, STATUS, exactly};
 use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Records that one command removes.
 const BATCH_SIZE: usize = 2_000;
 
 /// Statuses of records that can be pruned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum PruneStatus {
     /// Done.
     Done,
     /// Dead.
@@ -38,18 +38,18 @@ pub struct Pruned {
 ///
 /// # Errors
 ///
-/// Those of the store; what was removed stays removed, and a retry is safe.
+/// [`StoreError`]; what was removed stays removed, and a retry is safe.
 pub async fn prune(
     collections: &Collections,
-    over: Over,
+    over: PruneStatus,
     age: Duration,
 ) -> Result<Pruned, StoreError> {
     let now = ServerClock::asked(collections.database()).await?;
     let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
     let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(age));
     let (status, date, index) = match over {
-        Over::Done => (DONE, DONE_AT, DONE_TTL_INDEX),
-        Over::Dead => (DEAD, DEAD_AT, DEAD_INDEX),
+        PruneStatus::Done => (DONE, DONE_AT, DONE_TTL_INDEX),
+        PruneStatus::Dead => (DEAD, DEAD_AT, DEAD_INDEX),
     };
     let old = doc! { STATUS: exactly(status), date: { "$lt": before } };
     let mut removable = old.clone();
@@ -62,37 +62,38 @@ pub async fn prune(
         .sort(doc! { date: 1 })
         .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
         .hint(Hint::Name(index.to_owned()));
-    let found = within("choose records", limits::SURVEY, find.into_future());
+    let found = within("choose records", limits::REPORT_TIMEOUT, find.into_future());
     let mut cursor = collections.by_index(index, found).await?;
     let mut pruned = Pruned::default();
     let mut more = true;
     while more {
         let mut ids = Vec::new();
         while more && ids.len() < BATCH_SIZE {
-            more = within("choose records", limits::SURVEY, cursor.advance()).await?;
+            more = within("choose records", limits::REPORT_TIMEOUT, cursor.advance()).await?;
             if more {
                 ids.push(RawId::of(cursor.current()));
             }
         }
-        let among = Writer::default().list("$in", &ids).finish();
-        let q = Writer::default().document(ID, &among).fields(&removable).finish();
+        let among = RawWriter::default().list("$in", &ids).finish();
+        let q = RawWriter::default().document(ID, &among).fields(&removable).finish();
         // By ids: the index of the date is full of removed entries.
         let by_id = doc! { "limit": 0, "hint": { ID: 1 } };
-        let statement = Writer::default().document("q", &q).fields(&by_id).finish();
-        let command = Writer::default()
+        let statement = RawWriter::default().document("q", &q).fields(&by_id).finish();
+        let command = RawWriter::default()
             .fields(&doc! { "delete": collections.name(names::RECORDS) })
             .documents("deletes", &[statement])
-            .fields(&write::options(Certainty::Majority));
+            .fields(&write::options(AckLevel::Majority));
         let deleted =
             write::send(collections.database(), "prune records", command.finish()).await?;
         pruned.removed += deleted.matched;
     }
-    if over == Over::Dead {
+    if over == PruneStatus::Dead {
         let mut blocking = old;
         blocking.insert(BLOCKS, true);
         let counting = records.count_documents(blocking);
         let counting = counting.hint(Hint::Name(index.to_owned()));
-        pruned.blocking = within("count records", limits::SURVEY, counting.into_future()).await?;
+        pruned.blocking =
+            within("count records", limits::REPORT_TIMEOUT, counting.into_future()).await?;
     }
     Ok(pruned)
 }

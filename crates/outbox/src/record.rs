@@ -33,7 +33,7 @@ impl LaneKey {
 }
 
 /// Number of crashes from which a record is quarantined.
-pub const SUSPECT_CRASHES: u32 = 2;
+pub const POISON_CRASHES: u32 = 2;
 
 /// What the `partition` field of a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,13 +137,13 @@ impl Record {
 
     /// Returns whether the record is quarantined, that is, after its second crash. The first crash
     /// has too many other records in flight to blame one.
-    pub fn is_suspect(&self) -> bool {
-        self.crashes() >= SUSPECT_CRASHES
+    pub fn is_poison(&self) -> bool {
+        self.crashes() >= POISON_CRASHES
     }
 
     /// Returns whether the current lease was acquired in quarantine.
-    pub fn was_alone(&self) -> bool {
-        self.lease_until.is_some() && self.lease_crashes >= SUSPECT_CRASHES
+    pub fn was_quarantined(&self) -> bool {
+        self.lease_until.is_some() && self.lease_crashes >= POISON_CRASHES
     }
 
     /// Returns the number of counted attempts that failed.
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn record_is_quarantined_after_its_second_crash() {
         let lease = doc! { "_id": 1, "leaseId": bson::Uuid::new(), "leaseUntil": DateTime::MIN };
-        for (crashes, is_suspect, was_alone) in
+        for (crashes, is_poison, was_quarantined) in
             [(0_u32, false, false), (1, true, false), (2, true, true), (9, true, true)]
         {
             let mut leased = lease.clone();
@@ -461,11 +461,17 @@ mod tests {
 
             let record = read(leased.clone());
 
-            assert_eq!((record.is_suspect(), record.was_alone()), (is_suspect, was_alone));
+            assert_eq!(
+                (record.is_poison(), record.was_quarantined()),
+                (is_poison, was_quarantined)
+            );
             assert_eq!((record.crashes(), record.failures()), (crashes + 1, 2));
             leased.remove("leaseId");
             let released = read(leased);
-            assert_eq!((released.is_suspect(), released.was_alone()), (was_alone, false));
+            assert_eq!(
+                (released.is_poison(), released.was_quarantined()),
+                (was_quarantined, false)
+            );
             assert_eq!((released.crashes(), released.failures()), (crashes, 3));
         }
     }

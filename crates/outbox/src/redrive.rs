@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
-use postrider_store::codes::TOO_LARGE;
+use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::dates::rfc3339;
 use postrider_store::text::bounded;
-use postrider_store::write::{self, Certainty, Written};
+use postrider_store::write::{self, AckLevel, Written};
 use postrider_store::{ServerClock, StoreError, limits, within};
 
 use crate::collections::Collections;
@@ -26,7 +26,7 @@ use crate::inspect::{DEAD_INDEX, Inspector};
 use crate::lease::free;
 use crate::repair::SCHEDULED_INDEX;
 use crate::snapshot::LANE_INDEX;
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Maximum length of an invalid status in a message, in characters.
 const MAX_STATUS_CHARS: usize = 80;
@@ -54,9 +54,9 @@ enum Order {
 
 /// Selects the records of a redrive of many.
 #[derive(Clone, Debug, Default)]
-pub struct Chosen {
+pub struct RedriveFilter {
     /// Of this status; dead where none is given.
-    pub status: Option<Removable>,
+    pub status: Option<RedriveStatus>,
     /// Of this key.
     pub key: Option<String>,
     /// Of this type.
@@ -67,7 +67,7 @@ pub struct Chosen {
 
 /// Statuses of records that can be discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removable {
+pub enum RedriveStatus {
     /// Dead.
     Dead,
     /// Scheduled.
@@ -78,7 +78,7 @@ pub enum Removable {
 
 /// Result of a redrive of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Redriven {
+pub struct RedriveResult {
     /// Records selected.
     pub matched: u64,
     /// Records changed: fewer if another instance was first, or if a record cannot be changed.
@@ -91,7 +91,7 @@ pub struct Redriven {
     pub code: Option<i32>,
 }
 
-impl Redriven {
+impl RedriveResult {
     /// Describes what was not changed and why, with the remedy; `None` if all was changed.
     pub fn left(&self) -> Option<String> {
         let too_large = (self.too_large > 0).then(|| {
@@ -112,7 +112,7 @@ impl Redriven {
     }
 
     fn note_failed(&mut self, code: i32) {
-        if TOO_LARGE.contains(&code) {
+        if TOO_LARGE_CODES.contains(&code) {
             self.too_large += 1
         } else {
             (self.refused, self.code) = (self.refused + 1, Some(code))
@@ -122,7 +122,7 @@ impl Redriven {
 
 /// Reason why a record was not changed.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum RedriveRefusal {
     /// No record has this id.
     Missing,
     /// An instance is delivering the record.
@@ -138,7 +138,7 @@ pub enum Refusal {
     Server(i32),
 }
 
-impl Refusal {
+impl RedriveRefusal {
     /// Explains why the record was not changed, with the remedy. `redeliver` is the option that
     /// permits redelivery.
     pub fn explain(&self, redrive: Redrive, redeliver: &str) -> String {
@@ -185,26 +185,26 @@ impl Redriver {
     ///
     /// # Errors
     ///
-    /// Those of the store: the outcome is unknown, and a retry is safe.
+    /// [`StoreError`]: the outcome is unknown, and a retry is safe.
     pub async fn one(
         &self,
         redrive: Redrive,
         ids: &[RawId],
-    ) -> Result<Result<(), Refusal>, StoreError> {
+    ) -> Result<Result<(), RedriveRefusal>, StoreError> {
         let inspector = Inspector::new(self.collections.clone());
         // At most twice: its status may change between the read and the write.
         for _ in 0..2 {
             let Some(record) = inspector.show(ids).await? else {
-                return Ok(Err(Refusal::Missing));
+                return Ok(Err(RedriveRefusal::Missing));
             };
             let written = self.write(redrive, &[vec![record.id]], Order::Any).await?;
             match (written.matched, written.failed.first()) {
                 (1.., _) => return Ok(Ok(())),
                 (0, Some((_, code))) => {
-                    return Ok(Err(if TOO_LARGE.contains(code) {
-                        Refusal::TooLarge
+                    return Ok(Err(if TOO_LARGE_CODES.contains(code) {
+                        RedriveRefusal::TooLarge
                     } else {
-                        Refusal::Server(*code)
+                        RedriveRefusal::Server(*code)
                     }));
                 }
                 _ => {}
@@ -214,40 +214,34 @@ impl Redriver {
                 return Ok(Err(refusal));
             }
         }
-        Ok(Err(Refusal::Leased { until: None }))
+        Ok(Err(RedriveRefusal::Leased { until: None }))
     }
 
     /// Returns the result that [`one`](Self::one) would have now; changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn would(
         &self,
         redrive: Redrive,
         ids: &[RawId],
-    ) -> Result<Result<(), Refusal>, StoreError> {
+    ) -> Result<Result<(), RedriveRefusal>, StoreError> {
         let inspector = Inspector::new(self.collections.clone());
-        let Some(record) = inspector.show(ids).await? else { return Ok(Err(Refusal::Missing)) };
-        let filter = Writer::default().element(&record.id, ID).fields(&redrive.filter()).finish();
+        let Some(record) = inspector.show(ids).await? else {
+            return Ok(Err(RedriveRefusal::Missing));
+        };
+        let filter =
+            RawWriter::default().element(&record.id, ID).fields(&redrive.filter()).finish();
         Ok(match inspector.first(&filter).await? {
-            None => {
-                Err(refusal(redrive, &record.document).unwrap_or(Refusal::Leased { until: None }))
-            }
+            None => Err(refusal(redrive, &record.document)
+                .unwrap_or(RedriveRefusal::Leased { until: None })),
             Some(_) => Ok(()),
         })
     }
 
     /// Returns how many records a redrive of many would change now.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn matching(&self, chosen: &Chosen) -> Result<u64, StoreError> {
+    pub async fn matching(&self, chosen: &RedriveFilter) -> Result<u64, StoreError> {
         let records = self.collections.records();
         let counting = records.count_documents(chosen.filter());
         let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
-        let counted = within("count records", limits::SURVEY, counting.into_future());
+        let counted = within("count records", limits::REPORT_TIMEOUT, counting.into_future());
         self.collections.by_index(chosen.index(), counted).await
     }
 
@@ -256,11 +250,15 @@ impl Redriver {
     ///
     /// # Errors
     ///
-    /// Those of the store; what was changed stays changed, and a retry is safe.
-    pub async fn all(&self, redrive: Redrive, chosen: &Chosen) -> Result<Redriven, StoreError> {
+    /// [`StoreError`]; what was changed stays changed, and a retry is safe.
+    pub async fn all(
+        &self,
+        redrive: Redrive,
+        chosen: &RedriveFilter,
+    ) -> Result<RedriveResult, StoreError> {
         let records = self.collections.records();
         let mut filter = chosen.filter();
-        if chosen.status() == Removable::Dead {
+        if chosen.status() == RedriveStatus::Dead {
             let now = ServerClock::asked(self.collections.database()).await?;
             let newer = doc! { "$gt": [format!("${DEAD_AT}"), now] };
             filter.insert("$expr", doc! { "$not": [newer] });
@@ -272,13 +270,13 @@ impl Redriver {
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
-        let found = within("choose records", limits::SURVEY, find.into_future());
+        let found = within("choose records", limits::REPORT_TIMEOUT, find.into_future());
         let mut cursor = self.collections.by_index(chosen.index(), found).await?;
-        let mut redriven = Redriven::default();
+        let mut redriven = RedriveResult::default();
         loop {
             let mut rounds = Rounds::default();
             while rounds.count < BATCH_SIZE
-                && within("choose records", limits::SURVEY, cursor.advance()).await?
+                && within("choose records", limits::REPORT_TIMEOUT, cursor.advance()).await?
             {
                 rounds.add(cursor.current());
             }
@@ -295,7 +293,7 @@ impl Redriver {
         &self,
         redrive: Redrive,
         mut rounds: &[Vec<RawId>],
-        redriven: &mut Redriven,
+        redriven: &mut RedriveResult,
     ) -> Result<(), StoreError> {
         while !rounds.is_empty() {
             let written = self.write(redrive, rounds, Order::Strict).await?;
@@ -337,14 +335,15 @@ impl Redriver {
         let list: Vec<RawDocumentBuf> = rounds
             .iter()
             .map(|ids| {
-                let among = Writer::default().list("$in", ids).finish();
-                let within_reach = Writer::default().document(ID, &among).fields(&redrive.filter());
-                Writer::default().document("q", &within_reach.finish()).fields(&effect).finish()
+                let among = RawWriter::default().list("$in", ids).finish();
+                let within_reach =
+                    RawWriter::default().document(ID, &among).fields(&redrive.filter());
+                RawWriter::default().document("q", &within_reach.finish()).fields(&effect).finish()
             })
             .collect();
-        let mut options = write::options(Certainty::Majority);
+        let mut options = write::options(AckLevel::Majority);
         options.insert("ordered", order == Order::Strict);
-        let command = Writer::writes(&self.collections, command, &list, &options);
+        let command = RawWriter::writes(&self.collections, command, &list, &options);
         write::send(self.collections.database(), action, command).await
     }
 }
@@ -367,16 +366,16 @@ impl Redrive {
     }
 }
 
-impl Chosen {
-    fn status(&self) -> Removable {
-        self.status.unwrap_or(Removable::Dead)
+impl RedriveFilter {
+    fn status(&self) -> RedriveStatus {
+        self.status.unwrap_or(RedriveStatus::Dead)
     }
 
     fn filter(&self) -> Document {
         let mut filter = match self.status() {
-            Removable::Dead => doc! { STATUS: exactly(DEAD) },
-            Removable::Scheduled => doc! { STATUS: exactly(SCHEDULED) },
-            Removable::Pending => doc! { STATUS: exactly(PENDING), "$or": free() },
+            RedriveStatus::Dead => doc! { STATUS: exactly(DEAD) },
+            RedriveStatus::Scheduled => doc! { STATUS: exactly(SCHEDULED) },
+            RedriveStatus::Pending => doc! { STATUS: exactly(PENDING), "$or": free() },
         };
         for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
             if let Some(text) = text {
@@ -391,32 +390,32 @@ impl Chosen {
 
     fn index(&self) -> &'static str {
         match self.status() {
-            Removable::Dead => DEAD_INDEX,
-            Removable::Scheduled => SCHEDULED_INDEX,
-            Removable::Pending => LANE_INDEX,
+            RedriveStatus::Dead => DEAD_INDEX,
+            RedriveStatus::Scheduled => SCHEDULED_INDEX,
+            RedriveStatus::Pending => LANE_INDEX,
         }
     }
 }
 
 /// Returns why this record was not changed; `None` if nothing prevents it.
-fn refusal(redrive: Redrive, record: &Document) -> Option<Refusal> {
+fn refusal(redrive: Redrive, record: &Document) -> Option<RedriveRefusal> {
     let status = match record.get(STATUS) {
         Some(Bson::String(status)) => status.as_str(),
         _ => {
             return (redrive != Redrive::Discard)
-                .then(|| Refusal::Status("of no status".to_owned()));
+                .then(|| RedriveRefusal::Status("of no status".to_owned()));
         }
     };
     match (redrive, status) {
         (Redrive::Discard, PENDING) => {
-            Some(Refusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
+            Some(RedriveRefusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
         }
         (Redrive::Requeue | Redrive::Redeliver, DEAD) | (Redrive::Redeliver, DONE) => None,
         (Redrive::Discard, status) if status != DONE => None,
-        (_, PENDING | SCHEDULED | DONE | DEAD) => Some(Refusal::Status(status.to_owned())),
+        (_, PENDING | SCHEDULED | DONE | DEAD) => Some(RedriveRefusal::Status(status.to_owned())),
         _ => {
             let status = bounded(status, MAX_STATUS_CHARS);
-            Some(Refusal::Status(format!("of the invalid status {status:?}")))
+            Some(RedriveRefusal::Status(format!("of the invalid status {status:?}")))
         }
     }
 }

@@ -7,9 +7,9 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::{Hint, ReadConcern};
-use postrider_store::codes::TOO_LARGE;
+use postrider_store::codes::TOO_LARGE_CODES;
 use postrider_store::connect::primary;
-use postrider_store::write::{self, Certainty, Written, update};
+use postrider_store::write::{self, AckLevel, Written, update};
 use postrider_store::{StoreError, limits, within};
 
 use crate::collections::{Collections, names};
@@ -23,7 +23,7 @@ use crate::position::NO_SEQ;
 use crate::reason::DeadReason;
 use crate::record::{Placement, Record, Unfit};
 use crate::settle::smallest_deaths;
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Serves [`Repairs::promote`]: `{visibleAt}` where scheduled.
 pub const SCHEDULED_INDEX: &str = "scheduled_idx";
@@ -87,7 +87,7 @@ impl Repairs {
     ///
     /// # Errors
     ///
-    /// Those of the store; a later scan finds what was not repaired.
+    /// [`StoreError`]; a later scan finds what was not repaired.
     pub async fn repair<'a>(&self, records: &[&'a Record]) -> Result<Repaired<'a>, StoreError> {
         let mut repaired = Repaired::default();
         let (no_seq, misplaced): (Vec<_>, Vec<_>) =
@@ -152,7 +152,7 @@ impl Repairs {
         let written = self.send(action, statements).await?;
         for (index, code) in written.failed {
             let Some(record) = records.get(index) else { continue };
-            if TOO_LARGE.contains(&code) {
+            if TOO_LARGE_CODES.contains(&code) {
                 repaired.oversized.push(record)
             } else {
                 repaired.refused.push((record, code))
@@ -169,7 +169,7 @@ impl Repairs {
     ///
     /// # Errors
     ///
-    /// Those of the store; records that were not promoted stay due.
+    /// [`StoreError`]; records that were not promoted stay due.
     pub async fn promote(
         &self,
         limit: usize,
@@ -212,10 +212,6 @@ impl Repairs {
     /// Marks a quarantined record dead that has used up its attempts, unless its lease changed
     /// meanwhile. `is_owner_dead`: the lease may not have expired, but its owner is dead. Returns
     /// whether the record was changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mark_expired_dead(
         &self,
         record: &Record,
@@ -253,10 +249,6 @@ impl Repairs {
 
     /// Marks an unfit pending record dead, with as much of the reason as fits. Returns whether the
     /// record was changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mark_unfit_dead(
         &self,
         record: &Record,
@@ -282,7 +274,7 @@ impl Repairs {
                     self.send(action, vec![statement]).await?
                 }
             };
-            if !written.failed.iter().any(|(_, code)| TOO_LARGE.contains(code)) {
+            if !written.failed.iter().any(|(_, code)| TOO_LARGE_CODES.contains(code)) {
                 break;
             }
         }
@@ -292,10 +284,6 @@ impl Repairs {
 
     /// Marks a record dead that has no room for lease fields, with as much of the reason as fits.
     /// Returns whether the record was changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mark_oversized_dead(
         &self,
         id: &RecordId,
@@ -323,7 +311,7 @@ impl Repairs {
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
-        let found = within("read scheduled records", limits::BATCH, find.into_future());
+        let found = within("read scheduled records", limits::BATCH_TIMEOUT, find.into_future());
         Ok(self.collections.by_index(SCHEDULED_INDEX, found).await?.is_some())
     }
 
@@ -343,7 +331,7 @@ impl Repairs {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read scheduled records", limits::BATCH, reading);
+        let found = within("read scheduled records", limits::BATCH_TIMEOUT, reading);
         let found = self.collections.by_index(SCHEDULED_INDEX, found).await?;
         let ids = found.iter().map(|record| RawId::of(record));
         Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
@@ -364,7 +352,8 @@ impl Repairs {
             .hint(Hint::Name(SCHEDULED_INDEX.into()))
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
-        let next = within("read the next scheduled record", limits::BATCH, find.into_future());
+        let next =
+            within("read the next scheduled record", limits::BATCH_TIMEOUT, find.into_future());
         let next = self.collections.by_index(SCHEDULED_INDEX, next).await?;
         Ok(next.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
     }
@@ -379,12 +368,12 @@ impl Repairs {
     ) -> Result<Written, StoreError> {
         let rest = doc! { "u": change, "multi": false };
         let statement = |id: &RawId| {
-            let q = Writer::default().element(id, ID).fields(&doc! { STATUS: status }).finish();
-            Writer::default().document("q", &q).fields(&rest).finish()
+            let q = RawWriter::default().element(id, ID).fields(&doc! { STATUS: status }).finish();
+            RawWriter::default().document("q", &q).fields(&rest).finish()
         };
         let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
-        let options = write::options(Certainty::Majority);
-        let command = Writer::writes(&self.collections, "update", &statements, &options);
+        let options = write::options(AckLevel::Majority);
+        let command = RawWriter::writes(&self.collections, "update", &statements, &options);
         write::send(self.collections.database(), action, command).await
     }
 
@@ -394,7 +383,7 @@ impl Repairs {
         statements: Vec<Document>,
     ) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
-        update(self.collections.database(), &name, action, statements, Certainty::Majority).await
+        update(self.collections.database(), &name, action, statements, AckLevel::Majority).await
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
-use postrider_store::codes::{PASSING, TOO_LARGE};
+use postrider_store::codes::{TOO_LARGE_CODES, TRANSIENT_CODES};
 use postrider_store::connect::primary;
-use postrider_store::write::{Certainty, Written, delete, update};
+use postrider_store::write::{AckLevel, Written, delete, update};
 use postrider_store::{StoreError, limits, within};
 
 use crate::collections::{Collections, names};
@@ -108,7 +108,7 @@ impl Settlements {
     ///
     /// # Errors
     ///
-    /// Those of the store: the outcome of the batch is unknown; retry it.
+    /// [`StoreError`]: the outcome of the batch is unknown; retry it.
     pub async fn write(&self, batch: &[Settlement]) -> Result<Unsettled, StoreError> {
         let (gone, kept): (Vec<_>, Vec<_>) = batch
             .iter()
@@ -170,7 +170,7 @@ impl Settlements {
         refused: &mut HashMap<RecordId, i32>,
     ) -> Result<u64, StoreError> {
         check_transient(code)?;
-        if TOO_LARGE.contains(&code) {
+        if TOO_LARGE_CODES.contains(&code) {
             for slimmer in slimmer(&settlement.outcome) {
                 let written = self.send(vec![statement(settlement, slimmer)]).await?;
                 match written.failed.first() {
@@ -187,7 +187,7 @@ impl Settlements {
     async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
-        update(database, &name, "settle records", statements, Certainty::Majority).await
+        update(database, &name, "settle records", statements, AckLevel::Majority).await
     }
 
     async fn delete<'a>(
@@ -201,7 +201,7 @@ impl Settlements {
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
         let action = "delete delivered records";
-        let written = delete(database, &name, action, statements, Certainty::Majority).await?;
+        let written = delete(database, &name, action, statements, AckLevel::Majority).await?;
         let all = written.failed.is_empty() && written.matched == batch.len() as u64;
         Ok(if all { Vec::new() } else { batch.to_vec() })
     }
@@ -220,7 +220,7 @@ impl Settlements {
             .read_concern(ReadConcern::majority())
             .selection_criteria(primary());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read back settled records", limits::BATCH, reading).await?;
+        let found = within("read back settled records", limits::BATCH_TIMEOUT, reading).await?;
         let mut states: HashMap<RecordId, Document> = found
             .into_iter()
             .filter_map(|mut state| Some((RecordId::from(state.remove(ID)?), state)))
@@ -262,7 +262,7 @@ fn is_written(settlement: &Settlement, state: Option<Document>) -> bool {
 
 /// Returns an error for a transient code: the batch is retried unchanged.
 fn check_transient(code: i32) -> Result<(), StoreError> {
-    if PASSING.contains(&code) {
+    if TRANSIENT_CODES.contains(&code) {
         Err(StoreError::Answer {
             action: "settle records",
             detail: format!("a statement failed with code {code}"),

@@ -5,7 +5,7 @@ use postrider_store::dates::rfc3339;
 use serde_json::{Map, Value, json};
 
 use crate::ids::RecordId;
-use crate::undecoded::Shown;
+use crate::undecoded::DecodedRecord;
 
 /// A stored document as JSON, with its own field names, `_id` as `id`.
 pub fn record(document: &Document) -> Value {
@@ -18,7 +18,7 @@ pub fn record(document: &Document) -> Value {
 
 /// A record, valid or not, as JSON: its flaws are in `invalid`, and an `_id` of an invalid kind is the
 /// text by which commands know the record.
-pub fn shown(shown: &Shown) -> Value {
+pub fn shown(shown: &DecodedRecord) -> Value {
     let mut fields = record(&shown.document);
     if shown.id.decoded().is_none() {
         fields["id"] = json!(shown.id.text());

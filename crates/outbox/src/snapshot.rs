@@ -13,7 +13,7 @@
 //! Pages: `page`. What blocks keys: `held_back`.
 //!
 //! A standalone server has no snapshot reads: each read sees its own moment
-//! ([`Snapshot::is_one_moment`]), and the planner must read twice.
+//! ([`OutboxSnapshot::is_one_moment`]), and the planner must read twice.
 
 mod held_back;
 mod page;
@@ -29,12 +29,12 @@ use crate::collections::Collections;
 use crate::fields::{ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use crate::ids::RecordId;
 use crate::inspect::ID_INDEX;
-use crate::merge::{Part, merged};
+use crate::merge::{PartialRead, merged};
 use crate::position::{Position, partitions_of};
 use crate::record::Record;
 
-pub use held_back::Dead;
-pub use page::{Page, PassOver};
+pub use held_back::DeadBlocker;
+pub use page::{SkippedKeys, SnapshotPage};
 
 /// Index of all reads here: `{partition, key, seq}` where pending.
 pub const LANE_INDEX: &str = "lane_idx";
@@ -43,10 +43,10 @@ pub const BLOCKS_INDEX: &str = "blocks_idx";
 
 /// Maximum bytes of the keys in one command: a command must stay below 16 MiB, and a key can be
 /// long.
-pub const KEYS_BYTES: usize = 4 * 1024 * 1024;
+pub const MAX_KEYS_BYTES: usize = 4 * 1024 * 1024;
 
 /// A consistent view of the outbox; all its reads see the same moment.
-pub struct Snapshot {
+pub struct OutboxSnapshot {
     /// Session of the snapshot; `None` on a standalone server.
     session: Option<ClientSession>,
     records: Collection<RawDocumentBuf>,
@@ -56,7 +56,7 @@ pub struct Snapshot {
 
 /// Maximum reads per page of the other range. Each read resolves at least one key with a large
 /// backlog there; the other keys wait for the next scan.
-pub const QUESTIONS: usize = 16;
+pub const MAX_QUERIES: usize = 16;
 
 /// Maximum partitions of one key in one read: with more than 200 ranges, the server reads and sorts
 /// everything instead of merging.
@@ -64,9 +64,9 @@ const MAX_MERGED_PARTITIONS: usize = 190;
 
 /// A part of the outbox to read again if one read is not enough.
 #[derive(Clone, Debug)]
-pub enum Stretch<'a> {
+pub enum ScanRange<'a> {
     /// From a position, through these partitions, without these keys.
-    Page(&'a Position, &'a [u8], &'a PassOver),
+    Page(&'a Position, &'a [u8], &'a SkippedKeys),
     /// The beginning of one lane.
     Lane(u8, &'a str),
     /// The beginning of one key, in several partitions.
@@ -77,21 +77,21 @@ pub enum Stretch<'a> {
 
 /// Limits of one read.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct ReadLimit {
     /// Maximum number of records.
     pub records: usize,
     /// Maximum bytes; the first record is always read.
     pub bytes: usize,
 }
 
-impl Room {
+impl ReadLimit {
     /// Returns whether a read ended because these records reached the limits.
     pub fn is_filled_by(&self, records: &[Record]) -> bool {
         records.len() >= self.records || size_of(records) >= self.bytes
     }
 }
 
-impl Snapshot {
+impl OutboxSnapshot {
     /// Begins a snapshot; its moment is that of the first read.
     ///
     /// # Errors
@@ -103,14 +103,14 @@ impl Snapshot {
         } else {
             let options = SessionOptions::builder().snapshot(true).build();
             let session = collections.client().start_session().with_options(options);
-            Some(within("begin a snapshot", limits::BATCH, session.into_future()).await?)
+            Some(within("begin a snapshot", limits::BATCH_TIMEOUT, session.into_future()).await?)
         };
         Ok(Self { session, records: collections.records(), within_keys: false })
     }
 
     /// Lets a page begin after any record, even within a key: for records that are not ordered by
     /// key.
-    pub fn go_on_within_keys(&mut self) {
+    pub fn split_keys(&mut self) {
         self.within_keys = true;
     }
 
@@ -125,22 +125,18 @@ impl Snapshot {
     }
 
     /// Reads a part of the outbox.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn read(
         &mut self,
-        stretch: &Stretch<'_>,
-        room: Room,
+        stretch: &ScanRange<'_>,
+        room: ReadLimit,
     ) -> Result<Vec<Record>, StoreError> {
         match stretch {
-            Stretch::Page(from, owned, pass_over) => {
+            ScanRange::Page(from, owned, pass_over) => {
                 Ok(self.page(from, owned, pass_over, room).await?.records)
             }
-            Stretch::Lane(partition, key) => self.lane(&[*partition], key, room).await,
-            Stretch::Key(partitions, key) => self.lane(partitions, key, room).await,
-            Stretch::Record(partition, id) => self.record(*partition, id).await,
+            ScanRange::Lane(partition, key) => self.lane(&[*partition], key, room).await,
+            ScanRange::Key(partitions, key) => self.lane(partitions, key, room).await,
+            ScanRange::Record(partition, id) => self.record(*partition, id).await,
         }
     }
 
@@ -148,15 +144,11 @@ impl Snapshot {
     ///
     /// Reads from the beginning of the key, never from a remembered `seq`: a transaction that
     /// committed late has an earlier one.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn lane(
         &mut self,
         partitions: &[u8],
         key: &str,
-        room: Room,
+        room: ReadLimit,
     ) -> Result<Vec<Record>, StoreError> {
         let mut parts = Vec::new();
         for some in partitions.chunks(MAX_MERGED_PARTITIONS) {
@@ -168,7 +160,7 @@ impl Snapshot {
             // The server merges the ranges in this order, by the index.
             let records = self.find("read a lane", filter, doc! { SEQ: 1 }, room).await?;
             let is_cut = room.is_filled_by(&records);
-            parts.push(Part { records, is_cut });
+            parts.push(PartialRead { records, is_cut });
         }
         let mut parts = parts.into_iter();
         let first = parts.next().unwrap_or_default();
@@ -186,7 +178,7 @@ impl Snapshot {
             // It may have been replaced by a record with a key.
             filter.insert(KEY, doc! { "$not": { "$type": "string" } });
         }
-        let room = Room { records: 1, bytes: usize::MAX };
+        let room = ReadLimit { records: 1, bytes: usize::MAX };
         let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
         let mut found = self.find_with("read a record", filter, options, room).await?;
         found.retain(|record| record.partition == partition);
@@ -194,17 +186,13 @@ impl Snapshot {
     }
 
     /// Returns the record with this id and status.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn by_id(
         &mut self,
         id: &RecordId,
         status: &str,
     ) -> Result<Option<Record>, StoreError> {
         let filter = doc! { ID: Bson::from(id), STATUS: exactly(status) };
-        let room = Room { records: 1, bytes: usize::MAX };
+        let room = ReadLimit { records: 1, bytes: usize::MAX };
         let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
         Ok(self.find_with("read a record", filter, options, room).await?.pop())
     }
@@ -214,7 +202,7 @@ impl Snapshot {
         action: &'static str,
         filter: Document,
         order: Document,
-        room: Room,
+        room: ReadLimit,
     ) -> Result<Vec<Record>, StoreError> {
         let options =
             FindOptions::builder().sort(order).hint(Hint::Name(LANE_INDEX.into())).build();
@@ -226,7 +214,7 @@ impl Snapshot {
         action: &'static str,
         filter: Document,
         mut options: FindOptions,
-        room: Room,
+        room: ReadLimit,
     ) -> Result<Vec<Record>, StoreError> {
         options.limit = Some(i64::try_from(room.records).unwrap_or(i64::MAX));
         // One above the limit, or the server keeps the cursor open.
@@ -255,7 +243,7 @@ impl Snapshot {
             }
             Ok(gathered.records)
         };
-        let read = within(action, limits::BATCH, reading).await;
+        let read = within(action, limits::BATCH_TIMEOUT, reading).await;
         read.map_err(|error| error.of_index(self.records.name(), &index))
     }
 }
@@ -264,7 +252,7 @@ impl Snapshot {
 struct Gathered {
     records: Vec<Record>,
     bytes: usize,
-    room: Room,
+    room: ReadLimit,
 }
 
 impl Gathered {
@@ -283,10 +271,10 @@ pub fn size_of(records: &[Record]) -> usize {
 
 /// Returns the first of these keys, as many as fit in one command, but at least one.
 pub fn first_keys(keys: impl Iterator<Item = Bson>) -> Vec<Bson> {
-    let mut left = KEYS_BYTES;
+    let mut left = MAX_KEYS_BYTES;
     let fits = |key: &Bson| {
         let size = key.as_str().map_or(0, str::len);
-        let fits = size <= left || left == KEYS_BYTES;
+        let fits = size <= left || left == MAX_KEYS_BYTES;
         left = left.saturating_sub(size);
         fits
     };

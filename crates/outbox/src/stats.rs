@@ -21,7 +21,7 @@ use crate::record::{LaneKey, Placement, Record};
 use crate::repair::SCHEDULED_INDEX;
 use crate::shown;
 use crate::snapshot::LANE_INDEX;
-use crate::undecoded::{RawId, Writer};
+use crate::undecoded::{RawId, RawWriter};
 
 /// Records to sample in one range.
 const SAMPLE_SIZE: i64 = 100;
@@ -31,7 +31,7 @@ const SAMPLED_PARTITIONS: i32 = 32;
 
 /// Counts are exact up to this many records; above, their accuracy is reported. Counting by an
 /// index takes about 0.2 s per 100,000 records.
-pub const EXACT: u64 = 100_000;
+pub const MAX_EXACT_COUNT: u64 = 100_000;
 
 /// Maximum count of a gauge. Gauges are counted in the background, at most 1 % of the time.
 const MAX_GAUGE_COUNT: u64 = 10_000_000;
@@ -39,7 +39,7 @@ const MAX_GAUGE_COUNT: u64 = 10_000_000;
 /// Time limit of the search for invalid records.
 const INVALID_SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Records by status (contract, section 6).
+/// Records by status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -157,22 +157,18 @@ impl Mismatches {
 
 impl Inspector {
     /// Counts records by status: each record if there are few, else pending, scheduled and dead
-    /// ones by index up to [`EXACT`], and done ones as the rest.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
+    /// ones by index up to [`MAX_EXACT_COUNT`], and done ones as the rest.
     pub async fn stats(&self) -> Result<Stats, StoreError> {
         let total = self.total().await?;
-        if total <= EXACT
+        if total <= MAX_EXACT_COUNT
             && let Some(stats) = self.each().await?
         {
             return Ok(stats);
         }
         let (pending, scheduled, dead, (invalid, is_all)) = tokio::try_join!(
-            self.pending(EXACT + 1),
-            self.count_of(SCHEDULED, SCHEDULED_INDEX, EXACT + 1),
-            self.count_of(DEAD, DEAD_INDEX, EXACT + 1),
+            self.pending(MAX_EXACT_COUNT + 1),
+            self.count_of(SCHEDULED, SCHEDULED_INDEX, MAX_EXACT_COUNT + 1),
+            self.count_of(DEAD, DEAD_INDEX, MAX_EXACT_COUNT + 1),
             self.probe(),
         )?;
         let (pending, oldest) = pending;
@@ -191,26 +187,29 @@ impl Inspector {
             (DEAD, dead, &mut stats.dead),
         ];
         for (name, count, figure) in counts {
-            *figure = count.min(EXACT);
-            if count > EXACT {
+            *figure = count.min(MAX_EXACT_COUNT);
+            if count > MAX_EXACT_COUNT {
                 accuracy.insert(name.to_owned(), Accuracy::AtLeast);
             }
         }
         let rest = stats.pending + stats.scheduled + stats.dead + stats.invalid;
         stats.done = total.saturating_sub(rest);
         accuracy.insert(DONE.to_owned(), Accuracy::Estimate);
-        if pending > EXACT {
+        if pending > MAX_EXACT_COUNT {
             accuracy.insert("oldestPendingSeconds".to_owned(), Accuracy::AtLeast);
         }
-        if pending > EXACT || scheduled > EXACT || dead > EXACT {
+        if pending > MAX_EXACT_COUNT || scheduled > MAX_EXACT_COUNT || dead > MAX_EXACT_COUNT {
             accuracy.insert(DONE.to_owned(), Accuracy::AtMost);
             // With few done records, the others are the difference.
-            let done = self.count_of(DONE, DONE_TTL_INDEX, EXACT + 1).await?;
-            if done <= EXACT {
+            let done = self.count_of(DONE, DONE_TTL_INDEX, MAX_EXACT_COUNT + 1).await?;
+            if done <= MAX_EXACT_COUNT {
                 accuracy.remove(DONE);
                 let uncounted = stats.done.saturating_sub(done);
                 stats.done = done;
-                if pending > EXACT && scheduled <= EXACT && dead <= EXACT {
+                if pending > MAX_EXACT_COUNT
+                    && scheduled <= MAX_EXACT_COUNT
+                    && dead <= MAX_EXACT_COUNT
+                {
                     stats.pending += uncounted;
                     accuracy.insert(PENDING.to_owned(), Accuracy::Estimate);
                 }
@@ -220,11 +219,11 @@ impl Inspector {
         Ok(stats)
     }
 
-    /// Counts every record in one pass; `None` if there are more than [`EXACT`].
+    /// Counts every record in one pass; `None` if there are more than [`MAX_EXACT_COUNT`].
     async fn each(&self) -> Result<Option<Stats>, StoreError> {
         let is_pending = doc! { "$eq": [format!("${STATUS}"), PENDING] };
         let pipeline = [
-            doc! { "$limit": i64::try_from(EXACT + 1).unwrap_or(i64::MAX) },
+            doc! { "$limit": i64::try_from(MAX_EXACT_COUNT + 1).unwrap_or(i64::MAX) },
             doc! { "$group": {
                 ID: format!("${STATUS}"),
                 "count": { "$sum": 1 },
@@ -250,14 +249,10 @@ impl Inspector {
                 _ => stats.invalid += count,
             }
         }
-        Ok((total <= EXACT).then_some(stats))
+        Ok((total <= MAX_EXACT_COUNT).then_some(stats))
     }
 
     /// Counts pending, scheduled and dead records by index, up to ten million each.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         let (pending, oldest_pending) = self.pending(MAX_GAUGE_COUNT).await?;
         Ok(Backlog {
@@ -289,21 +284,17 @@ impl Inspector {
     /// the next step begins; `None` at the end.
     ///
     /// No index covers them: it would add to the cost of every write.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn invalid(&self, after: Option<&RawId>) -> Result<(u64, Option<RawId>), StoreError> {
         let end = self.step(after).await?;
         let mut within = between(after, end.as_ref());
-        within.push(Writer::default().fields(&invalid()).finish());
+        within.push(RawWriter::default().fields(&invalid()).finish());
         let stages = [
-            Writer::default()
-                .document("$match", &Writer::default().documents("$and", &within).finish())
+            RawWriter::default()
+                .document("$match", &RawWriter::default().documents("$and", &within).finish())
                 .finish(),
-            Writer::default().fields(&doc! { "$count": "count" }).finish(),
+            RawWriter::default().fields(&doc! { "$count": "count" }).finish(),
         ];
-        let pipeline = |command: Writer| {
+        let pipeline = |command: RawWriter| {
             let rest = doc! { "cursor": {}, "hint": ID_INDEX };
             command.documents("pipeline", &stages).fields(&rest)
         };
@@ -327,10 +318,6 @@ impl Inspector {
     }
 
     /// Returns the largest groups of pending and of dead records.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn groups(&self, by: GroupBy, top: u32) -> Result<Groups, StoreError> {
         let value = match by {
             GroupBy::Type => Bson::String(format!("${TYPE}")),
@@ -343,7 +330,7 @@ impl Inspector {
             if by == GroupBy::Reason && status == PENDING {
                 continue;
             }
-            let most = i64::try_from(EXACT).unwrap_or(i64::MAX);
+            let most = i64::try_from(MAX_EXACT_COUNT).unwrap_or(i64::MAX);
             let pipeline = [
                 doc! { "$match": { STATUS: exactly(status) } },
                 doc! { "$limit": most },
@@ -357,7 +344,7 @@ impl Inspector {
                 let count = number(group.get("count"));
                 groups.groups.push(Group { status: status.to_owned(), value, count });
             }
-            if self.count_of(status, index, EXACT + 1).await? > EXACT {
+            if self.count_of(status, index, MAX_EXACT_COUNT + 1).await? > MAX_EXACT_COUNT {
                 groups.partial.push(status.to_owned());
             }
         }
@@ -368,10 +355,6 @@ impl Inspector {
     /// their key.
     ///
     /// `$sample` took a minute after a large deletion.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn mismatches(&self) -> Result<Mismatches, StoreError> {
         let mut mismatches = Mismatches::default();
         // Each call samples another part of the partitions.
@@ -407,7 +390,7 @@ impl Inspector {
             }
             Ok(())
         };
-        let sampled = within("sample records", limits::SURVEY, sampling);
+        let sampled = within("sample records", limits::REPORT_TIMEOUT, sampling);
         self.collections.by_index(index, sampled).await
     }
 
@@ -428,7 +411,7 @@ impl Inspector {
             .hint(Hint::Name(index.to_owned()))
             .with_type::<RawDocumentBuf>();
         let running = async { aggregation.await?.try_collect().await };
-        let found = within(action, limits::SURVEY, running);
+        let found = within(action, limits::REPORT_TIMEOUT, running);
         self.collections.by_index(index, found).await
     }
 }

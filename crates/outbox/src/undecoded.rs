@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 200;
 
 /// A record, decoded as far as possible.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct DecodedRecord {
     /// What names it.
     pub id: RawId,
     /// Its fields. Invalid UTF-8 in text becomes replacement characters; in a field name, its bytes
@@ -25,10 +25,10 @@ pub struct Shown {
     pub invalid: Vec<String>,
 }
 
-impl Shown {
+impl DecodedRecord {
     /// Reads a record. This never fails.
     pub fn read(record: &RawDocument) -> Self {
-        let (document, mut invalid) = lossy(record);
+        let (document, mut invalid) = decode_lossy(record);
         let status = document.get_str(STATUS);
         if !matches!(status, Ok(PENDING | SCHEDULED | DONE | DEAD)) {
             invalid.push(format!(
@@ -39,15 +39,15 @@ impl Shown {
     }
 }
 
-/// Decodes a document as for [`Shown`]; returns it and its invalid fields.
-pub fn lossy(record: &RawDocument) -> (Document, Vec<String>) {
+/// Decodes a document as for [`DecodedRecord`]; returns it and its invalid fields.
+pub fn decode_lossy(record: &RawDocument) -> (Document, Vec<String>) {
     let mut invalid = Vec::new();
     let document = document(record.as_bytes(), "", MAX_DEPTH, &mut invalid);
     (document, invalid)
 }
 
 /// Returns the fields that can be decoded, and the names of the others.
-pub fn decodable(record: &RawDocument) -> (Document, Vec<String>) {
+pub fn decode_valid_fields(record: &RawDocument) -> (Document, Vec<String>) {
     let (mut document, mut others) = (Document::new(), Vec::new());
     for element in elements(record.as_bytes()) {
         match (std::str::from_utf8(element.name), value(element.kind, element.value)) {
@@ -101,11 +101,14 @@ impl RawId {
         self.kind == NULL
     }
 
-    /// Returns the ids that a text can mean, likeliest first: those of [`RecordId::readings`], and
+    /// Returns the ids that a text can mean, likeliest first: those of [`RecordId::parse_candidates`], and
     /// `raw:` followed by the result of [`text`](Self::text).
-    pub fn readings(text: &str) -> Vec<Self> {
+    pub fn parse_candidates(text: &str) -> Vec<Self> {
         let Some(raw) = text.strip_prefix(RAW) else {
-            return RecordId::readings(text).iter().map(|id| Self::from(&Bson::from(id))).collect();
+            return RecordId::parse_candidates(text)
+                .iter()
+                .map(|id| Self::from(&Bson::from(id)))
+                .collect();
         };
         let bytes = URL_SAFE_NO_PAD.decode(raw).ok();
         let document = bytes.and_then(|bytes| RawDocumentBuf::from_bytes(bytes).ok());
@@ -120,7 +123,7 @@ impl RawId {
             Some(RecordId::Int(id)) => format!("int:{id}"),
             Some(RecordId::String(id)) if !id.contains(char::is_control) => format!("str:{id}"),
             _ => {
-                let document = Writer::default().element(self, ID).finish();
+                let document = RawWriter::default().element(self, ID).finish();
                 raw_text(&document)
             }
         }
@@ -144,9 +147,9 @@ impl From<&Bson> for RawId {
 
 /// Encodes a document that contains raw ids: the driver's types hold UTF-8 only.
 #[derive(Default)]
-pub struct Writer(Vec<u8>);
+pub struct RawWriter(Vec<u8>);
 
-impl Writer {
+impl RawWriter {
     /// Adds a field with an id.
     pub fn element(self, id: &RawId, name: &str) -> Self {
         self.raw(id.kind, name, &id.value)
@@ -240,7 +243,7 @@ impl Element<'_> {
 }
 
 fn alone(kind: u8, value: &[u8]) -> RawDocumentBuf {
-    Writer::default().raw(kind, VALUE.as_str(), value).finish()
+    RawWriter::default().raw(kind, VALUE.as_str(), value).finish()
 }
 
 /// The fields of a document up to where its bytes are none.
@@ -373,7 +376,7 @@ mod tests {
             "payload": { "MARK": ["x", "MARK"], "n": 7 }, "type": "MARK", "behind": true,
         };
 
-        let shown = Shown::read(&broken(&record));
+        let shown = DecodedRecord::read(&broken(&record));
 
         let expected = doc! {
             "_id": 1, "status": "pending", "a\\xff\\xfeb": 1,
@@ -395,7 +398,7 @@ mod tests {
         let mut twice = rawdoc! { "_id": 1, "status": "Pending" };
         twice.append(cstr!("status"), "done");
 
-        let shown = Shown::read(&twice);
+        let shown = DecodedRecord::read(&twice);
 
         assert_eq!(shown.document, doc! { "_id": 1, "status": "Pending" });
         assert_eq!(shown.invalid.len(), 2, "{:?}", shown.invalid);
@@ -419,7 +422,7 @@ mod tests {
         for id in ids {
             let raw = RawId::from(&id);
 
-            let again = RawId::readings(&raw.text());
+            let again = RawId::parse_candidates(&raw.text());
 
             // MongoDB holds the integer types equal.
             let expected = match id {
@@ -430,11 +433,11 @@ mod tests {
         }
         let undecodable = RawId::of(&broken(&doc! { "_id": "MARK", "status": "dead" }));
         assert_eq!(undecodable.decoded(), None);
-        assert_eq!(RawId::readings(&undecodable.text()), [undecodable]);
-        assert_eq!(RawId::readings("raw:"), []);
-        assert_eq!(RawId::readings("raw:!"), []);
+        assert_eq!(RawId::parse_candidates(&undecodable.text()), [undecodable]);
+        assert_eq!(RawId::parse_candidates("raw:"), []);
+        assert_eq!(RawId::parse_candidates("raw:!"), []);
         // A document without an `_id`.
-        assert_eq!(RawId::readings("raw:BQAAAAA"), []);
+        assert_eq!(RawId::parse_candidates("raw:BQAAAAA"), []);
     }
 
     proptest! {
@@ -445,7 +448,7 @@ mod tests {
             framed.push(0);
             let document = RawDocumentBuf::from_bytes(framed).unwrap();
 
-            let shown = Shown::read(&document);
+            let shown = DecodedRecord::read(&document);
 
             prop_assert!(!shown.id.text().is_empty());
             let _ = crate::shown::shown(&shown);
@@ -461,7 +464,7 @@ mod tests {
             let at = 4 + at.index(bytes.len() - 5);
             bytes[at] = byte;
             if let Ok(document) = RawDocumentBuf::from_bytes(bytes) {
-                let _ = crate::shown::shown(&Shown::read(&document));
+                let _ = crate::shown::shown(&DecodedRecord::read(&document));
             }
         }
     }

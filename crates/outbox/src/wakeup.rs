@@ -1,10 +1,11 @@
 //! Wakes the relay before its timer does.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use bson::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::ids::RecordId;
@@ -160,7 +161,7 @@ const MAX_HINTS: usize = 256;
 impl Wakeup {
     /// Requests a scan of everything.
     pub fn all(&self) {
-        self.reasons().all = true;
+        self.inner.reasons.lock().all = true;
         self.inner.notify.notify_one();
     }
 
@@ -180,7 +181,7 @@ impl Wakeup {
     /// Requests a scan of one place.
     pub fn at(&self, hint: ScanHint) {
         {
-            let mut reasons = self.reasons();
+            let mut reasons = self.inner.reasons.lock();
             if reasons.hints.len() >= MAX_HINTS {
                 reasons.all = true;
             } else if !reasons.hints.contains(&hint) {
@@ -191,9 +192,9 @@ impl Wakeup {
     }
 
     /// Adds an event of the change stream.
-    pub fn tell(&self, event: StreamEvent) {
+    pub fn push_event(&self, event: StreamEvent) {
         {
-            let mut events = self.events();
+            let mut events = self.inner.events.lock();
             events.bytes += event.size();
             events.waiting.push_back(event);
         }
@@ -202,14 +203,14 @@ impl Wakeup {
 
     /// Resolves when there is room for more events.
     pub async fn until_room(&self) {
-        while self.events().bytes > MAX_EVENT_BYTES {
+        while self.inner.events.lock().bytes > MAX_EVENT_BYTES {
             self.inner.room.notified().await;
         }
     }
 
     /// Takes the waiting events.
     pub fn take_events(&self) -> VecDeque<StreamEvent> {
-        let taken = std::mem::take(&mut *self.events());
+        let taken = std::mem::take(&mut *self.inner.events.lock());
         self.inner.room.notify_one();
         taken.waiting
     }
@@ -221,7 +222,7 @@ impl Wakeup {
 
     /// Takes the reasons so far.
     pub fn take(&self) -> WakeReasons {
-        std::mem::take(&mut self.reasons())
+        std::mem::take(&mut self.inner.reasons.lock())
     }
 
     /// Sets whether the relay's batches are full, so that it does not depend on wake-ups.
@@ -244,14 +245,6 @@ impl Wakeup {
     /// Returns whether inserts wake the relay.
     pub fn is_followed(&self) -> bool {
         self.inner.followed.load(Ordering::Relaxed)
-    }
-
-    fn events(&self) -> MutexGuard<'_, StreamEvents> {
-        self.inner.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn reasons(&self) -> MutexGuard<'_, WakeReasons> {
-        self.inner.reasons.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

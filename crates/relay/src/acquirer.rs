@@ -9,8 +9,8 @@ use postrider_outbox::lease::{Grant, LeaseRequest};
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::settle::Outcome;
 use postrider_store::StoreError;
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::failpoint;
-use postrider_store::moment::Moment;
 use postrider_store::text::chain;
 use tracing::{debug, info, instrument, warn};
 
@@ -91,14 +91,14 @@ impl<'a, S: Sink> Acquirer<'a, S> {
     ///
     /// # Errors
     ///
-    /// Errors of the store. Records that were leased nevertheless stay leased until the lease
+    /// [`StoreError`]. Records that were leased nevertheless stay leased until the lease
     /// expires.
     pub async fn acquire(
         &self,
         acquisitions: Vec<Acquisition>,
     ) -> Result<Vec<Arc<Lane>>, StoreError> {
         if self.context.is_stopping() {
-            acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
+            acquisitions.into_iter().for_each(|acquisition| cancel(self.context, acquisition));
             return Ok(Vec::new());
         }
         self.lease(acquisitions).await
@@ -106,10 +106,6 @@ impl<'a, S: Sink> Acquirer<'a, S> {
 
     /// Leases one record by itself, for a registered lane. Returns `None` if it could not be
     /// leased.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(super) async fn acquire_one(
         &self,
         lane: Arc<Lane>,
@@ -135,7 +131,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         let request = LeaseRequest { touched, untouched, dead_owners };
         let asked = request.ids();
         let (id, leaser) = (LeaseId::fresh(), &self.context.leaser);
-        let lease = Lease::new(id, leaser.length(), Moment::now());
+        let lease = Lease::new(id, leaser.length(), BootInstant::now());
         let granted =
             if asked.is_empty() { Ok(Grant::default()) } else { leaser.lease(id, &request).await };
         let grant = match granted {
@@ -143,12 +139,13 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             Err(error) => {
                 let is_released =
                     !error.is_refusal() && self.release_unknown(id, &asked, &error).await;
-                acquisitions.into_iter().for_each(|acquisition| give_up(self.context, acquisition));
+                acquisitions.into_iter().for_each(|acquisition| cancel(self.context, acquisition));
                 // After a release MongoDB answers again, and the outage is already logged.
                 return if is_released { Ok(Vec::new()) } else { Err(error) };
             }
         };
         failpoint::hit("relay::after_lease");
+        debug!(asked = asked.len(), leased = grant.held.len(), "leased records");
         let Sorted { fronts, leased, behind_gap, oversized, mut refused } =
             self.sort(acquisitions, &grant);
         self.context.state.leases.add(&lease);
@@ -158,6 +155,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         let mut lanes = Vec::new();
         for one in leased {
             let records: Vec<LeasedRecord> = held.by_ref().take(one.count).collect();
+            records.iter().for_each(|leased| log_lease(&one.lane, leased));
             if one.origin == Origin::NewLane && records.is_empty() {
                 self.end_unleased(&one.lane, refused.remove(&one.lane.key));
                 continue;
@@ -284,9 +282,23 @@ impl<'a, S: Sink> Acquirer<'a, S> {
     }
 }
 
+fn log_lease(lane: &Lane, leased: &LeasedRecord) {
+    let record = &leased.record;
+    debug!(
+        record.id = %record.id,
+        key = lane.key.as_str(),
+        partition = lane.partition,
+        attempt = leased.attempt(),
+        "leased a record"
+    );
+    if let Some(instance) = record.lease_owner {
+        debug!(record.id = %record.id, key = lane.key.as_str(), %instance, "took over a lease");
+    }
+}
+
 /// Cancels an acquisition of which nothing was leased: releases its key, and its lane expects no
 /// more records.
-pub(super) fn give_up<S>(context: &RelayContext<S>, acquisition: Acquisition) {
+pub(super) fn cancel<S>(context: &RelayContext<S>, acquisition: Acquisition) {
     let Acquisition { lane, records, origin, .. } = acquisition;
     for record in &records {
         context.state.in_flight.remove(record.size());

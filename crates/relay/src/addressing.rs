@@ -94,7 +94,7 @@ pub(super) fn availability<S: Sink>(context: &RelayContext<S>, record: &Record) 
     let Some(destination) = destination_of(context, handle, record) else {
         return Availability::Available;
     };
-    match handle.destinations.waits(&destination) {
+    match handle.destinations.paused_until(&destination) {
         None => Availability::Available,
         Some(_) if handle.destinations.wants_probe(&destination) => Availability::Probe,
         Some(_) => Availability::Paused(BlockReason::DestinationPaused),
@@ -111,7 +111,7 @@ pub(super) fn block_for_destination<S: Sink>(context: &RelayContext<S>, head: &R
     let key_table = &context.state.key_table;
     key_table.block(head.lane.clone(), block);
     // It may have confirmed meanwhile, which unblocked only the keys that waited before.
-    if handle.destinations.waits(&destination).is_none() {
+    if handle.destinations.paused_until(&destination).is_none() {
         key_table.unblock(&head.lane);
     }
 }

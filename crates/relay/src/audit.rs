@@ -12,7 +12,7 @@ use postrider_outbox::fields::PENDING;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::position::Position;
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::{Room, Snapshot};
+use postrider_outbox::snapshot::{OutboxSnapshot, ReadLimit};
 use postrider_outbox::wakeup::Wakeup;
 use postrider_store::StoreError;
 use postrider_store::text::chain;
@@ -81,14 +81,14 @@ async fn audit<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<()
 async fn candidates<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Candidate>, StoreError> {
     let owned = context.state.key_table.owned();
     let mut candidates: Vec<Candidate> = Vec::new();
-    let mut snapshot = Snapshot::begin(&context.collections).await?;
+    let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
     if !context.settings.is_ordered() {
-        snapshot.go_on_within_keys();
+        snapshot.split_keys();
     }
     let mut next = Some(Position::start());
     while let Some(from) = next.filter(|_| candidates.len() < MAX_COMPARED) {
         let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
-        let room = Room { records: PAGE_RECORDS, bytes: allowance.bytes };
+        let room = ReadLimit { records: PAGE_RECORDS, bytes: allowance.bytes };
         let over = context.state.key_table.keys_to_skip(&from);
         let page = snapshot.page(&from, &owned, &over, room).await?;
         for record in page.records {

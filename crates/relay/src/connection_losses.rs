@@ -1,9 +1,9 @@
 //! Counts the connection losses of records.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 
 /// Records whose connection was lost before a confirm, and how often in a row.
@@ -44,7 +44,7 @@ impl ConnectionLosses {
     }
 
     fn change(&self, id: &RecordId, now: Instant, change: impl FnOnce(&mut Loss)) {
-        let mut counts = self.counts();
+        let mut counts = self.counts.lock();
         if counts.len() >= Self::MAX_REMEMBERED && !counts.contains_key(id) {
             counts.retain(|_, loss| now.duration_since(loss.at) < Self::RETENTION);
             if counts.len() >= Self::MAX_REMEMBERED {
@@ -68,27 +68,23 @@ impl ConnectionLosses {
 
     /// Returns whether the record itself is known to cause its losses.
     pub fn is_guilty(&self, id: &RecordId) -> bool {
-        let counts = self.counts();
+        let counts = self.counts.lock();
         !counts.is_empty() && counts.get(id).is_some_and(|loss| loss.is_guilty)
     }
 
     /// Returns whether the record must be quarantined.
-    pub fn goes_alone(&self, id: &RecordId) -> bool {
-        let counts = self.counts();
+    pub fn must_be_isolated(&self, id: &RecordId) -> bool {
+        let counts = self.counts.lock();
         !counts.is_empty()
             && counts.get(id).is_some_and(|loss| loss.count >= Self::QUARANTINE_LOSSES)
     }
 
     /// Forgets a record that is settled.
     pub fn forget(&self, id: &RecordId) {
-        let mut counts = self.counts();
+        let mut counts = self.counts.lock();
         if !counts.is_empty() {
             counts.remove(id);
         }
-    }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<RecordId, Loss>> {
-        self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -105,11 +101,11 @@ mod tests {
         (0..ConnectionLosses::MAX_REMEMBERED).for_each(|number| {
             losses.change(&id(number), if number < 5 { long_ago } else { now }, twice);
         });
-        assert!(losses.goes_alone(&id(0)) && losses.goes_alone(&id(9_999)));
+        assert!(losses.must_be_isolated(&id(0)) && losses.must_be_isolated(&id(9_999)));
 
         (0..9).for_each(|number| losses.change(&id(20_000 + number), now, twice));
 
-        let alone = |number| losses.goes_alone(&id(number));
+        let alone = |number| losses.must_be_isolated(&id(number));
         assert!((0..5).all(|number| !alone(number)), "old ones");
         assert!((5..ConnectionLosses::MAX_REMEMBERED).all(alone), "those of late");
         assert_eq!((0..9).filter(|number| alone(20_000 + number)).count(), 5, "as there is room");

@@ -13,7 +13,7 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::lease::Leaser;
 use postrider_outbox::record::Record;
 use postrider_outbox::repair::Repairs;
-use postrider_outbox::snapshot::Snapshot;
+use postrider_outbox::snapshot::OutboxSnapshot;
 use postrider_store::{ServerClock, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,7 @@ use crate::lease_owners::LeaseOwners;
 use crate::lease_renewal::ActiveLeases;
 use crate::metrics::{RelayMetrics, SinkMetrics};
 use crate::misplaced::Misplaced;
-use crate::partition::vigil::Vigil;
+use crate::partition::suspension::SuspensionDetector;
 use crate::pending_deaths::{DeadRecord, PendingDeaths};
 use crate::refused_changes::RefusedChanges;
 use crate::routing::Router;
@@ -88,7 +88,7 @@ pub struct RelayState {
     pub(crate) turns: Turns,
     pub(crate) probe_budget: ProbeBudget,
     /// Whether this process was suspended and must read its partitions again.
-    pub(crate) vigil: Arc<Vigil>,
+    pub(crate) suspension: Arc<SuspensionDetector>,
 }
 
 /// Queues between the actors.
@@ -164,16 +164,12 @@ impl<S> RelayContext<S> {
     }
 
     /// Reads the complete record with this id, if it has this status.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(crate) async fn read(
         &self,
         id: &RecordId,
         status: &str,
     ) -> Result<Option<Record>, StoreError> {
-        Snapshot::begin(&self.collections).await?.by_id(id, status).await
+        OutboxSnapshot::begin(&self.collections).await?.by_id(id, status).await
     }
 
     /// Returns whether a stop was requested: nothing new is published.
@@ -213,7 +209,7 @@ impl<S> RelayContext<S> {
 
     /// Without room, ends the lanes that wait for a sink that is down, unless it may return at
     /// once.
-    pub(crate) fn make_way(&self) {
+    pub(crate) fn free_room(&self) {
         let lanes = self.state.in_flight.publishing_lanes();
         let is_full = !self.has_room() || lanes >= self.settings.lanes();
         if is_full && self.any_up() && !self.all_up() {

@@ -26,7 +26,7 @@ const DESTINATION: &str = "x-destination";
 
 /// The dead letter cannot be sent now and is sent later.
 #[derive(Debug)]
-pub(crate) struct Later;
+pub(crate) struct DeadLetterDelayed;
 
 /// Sends the dead letters of records that died without a lane, until the relay ends. Scans and
 /// leases run apart from it, so that they do not wait for a slow broker.
@@ -77,7 +77,7 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                 Ok(Some(record)) => {
                     // The dead letter may break the connection: no other record shares it.
                     let sent = self.send(&record, record.attempt, reason, true).await;
-                    let Err(Later) = sent else { return };
+                    let Err(DeadLetterDelayed) = sent else { return };
                     "its sink is down".to_owned()
                 }
                 Err(error) => chain(&error),
@@ -96,14 +96,14 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`Later`].
+    /// [`DeadLetterDelayed`].
     pub(super) async fn send(
         &self,
         record: &Record,
         attempts: u32,
         reason: &DeadReason,
         exclusive: bool,
-    ) -> Result<(), Later> {
+    ) -> Result<(), DeadLetterDelayed> {
         let Some(wanted) = &self.context.settings.dead_letter else { return Ok(()) };
         if matches!(reason, DeadReason::Malformed(_)) {
             return Ok(());
@@ -123,7 +123,9 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
         let destination = handle.sink.destination(&message);
         let mut exclusive = exclusive;
         loop {
-            let Ok(place) = handle.isolated.enter(exclusive).await else { return Err(Later) };
+            let Ok(place) = handle.isolated.enter(exclusive).await else {
+                return Err(DeadLetterDelayed);
+            };
             let (handed_over, result) = handle.isolated.publish(&place, message.clone()).await;
             let Err(error) = result else {
                 self.context.state.pending_deaths.confirmed(destination, handed_over);
@@ -131,7 +133,9 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                 return Ok(());
             };
             match error.failure {
-                PublishFailure::SinkDown | PublishFailure::ConnectionEnded => return Err(Later),
+                PublishFailure::SinkDown | PublishFailure::ConnectionEnded => {
+                    return Err(DeadLetterDelayed);
+                }
                 // Another message may have broken the connection.
                 PublishFailure::Indeterminate if !exclusive => exclusive = true,
                 // The destination does not confirm: its dead letters wait as for a sink that is
@@ -143,13 +147,13 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                         .pending_deaths
                         .has_confirmed_since(&destination, handed_over) =>
                 {
-                    return Err(Later);
+                    return Err(DeadLetterDelayed);
                 }
-                PublishFailure::Abandoned => return Err(Later),
+                PublishFailure::Abandoned => return Err(DeadLetterDelayed),
                 PublishFailure::Indeterminate | PublishFailure::Unconfirmed
                     if self.context.state.pending_deaths.may_retry(record, reason) =>
                 {
-                    return Err(Later);
+                    return Err(DeadLetterDelayed);
                 }
                 _ => {
                     handle.metrics.dead_letter(false);

@@ -18,9 +18,9 @@ mod circuit;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::SinkName;
 use tracing::{info, warn};
 
@@ -43,7 +43,7 @@ const MAX_CIRCUITS: usize = 10_000;
 #[derive(Debug)]
 pub struct DestinationCircuits {
     sink: SinkName,
-    longest_pause: Duration,
+    max_pause: Duration,
     /// Circuits, and how many are open. A healthy sink takes no lock.
     count: AtomicUsize,
     open: AtomicUsize,
@@ -76,17 +76,17 @@ pub(crate) struct Probe<'a> {
 
 /// A publish that waits unusually long for its confirm.
 #[derive(Debug)]
-pub(crate) struct Doubt<'a> {
+pub(crate) struct UnconfirmedPublish<'a> {
     circuits: &'a DestinationCircuits,
     destination: Address,
     is_over: bool,
 }
 
-impl Doubt<'_> {
+impl UnconfirmedPublish<'_> {
     /// Returns whether the destination has answered nothing for this long. If so, nothing more is
     /// published to it.
     pub(crate) fn is_silent(&self, since: Duration) -> bool {
-        let mut circuits = self.circuits.circuits();
+        let mut circuits = self.circuits.circuits.lock();
         let silence = circuits.get_mut(&self.destination).and_then(|known| known.silence.as_mut());
         let Some(silence) = silence else { return false };
         let (is_silent, is_new) = silence.lasts(since, Instant::now());
@@ -103,20 +103,20 @@ impl Doubt<'_> {
         if std::mem::replace(&mut self.is_over, true) {
             return false;
         }
-        let mut circuits = self.circuits.circuits();
+        let mut circuits = self.circuits.circuits.lock();
         let Some(circuit) = circuits.get_mut(&self.destination) else { return false };
         let Some(silence) = circuit.silence.as_mut() else { return false };
         silence.waiting = silence.waiting.saturating_sub(1);
         if silence.waiting > 0 {
             return false;
         }
-        let was_silent = self.circuits.hear(circuit);
+        let was_silent = self.circuits.end_silence(circuit);
         circuit.silence = None;
         was_silent
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for UnconfirmedPublish<'_> {
     fn drop(&mut self) {
         self.forget();
     }
@@ -125,7 +125,7 @@ impl Drop for Doubt<'_> {
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
         self.circuits.probing.fetch_sub(1, Ordering::Relaxed);
-        let mut circuits = self.circuits.circuits();
+        let mut circuits = self.circuits.circuits.lock();
         let open = circuits.get_mut(&self.destination).and_then(|known| known.open.as_mut());
         if let Some(open) = open.filter(|open| open.since == self.since) {
             open.probing = false;
@@ -134,12 +134,12 @@ impl Drop for Probe<'_> {
 }
 
 impl DestinationCircuits {
-    /// Creates the circuits of a sink, all closed. `longest_pause` limits the pause between two
+    /// Creates the circuits of a sink, all closed. `max_pause` limits the pause between two
     /// probes.
-    pub fn new(sink: SinkName, longest_pause: Duration) -> Self {
+    pub fn new(sink: SinkName, max_pause: Duration) -> Self {
         Self {
             sink,
-            longest_pause,
+            max_pause,
             count: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             silent: AtomicUsize::new(0),
@@ -150,7 +150,7 @@ impl DestinationCircuits {
 
     /// Returns the destinations whose circuits are open.
     pub fn open(&self) -> Vec<OpenDestination> {
-        let circuits = self.circuits();
+        let circuits = self.circuits.lock();
         let open = circuits.iter().filter_map(|(destination, circuit)| {
             let open = circuit.open.as_ref()?;
             Some(OpenDestination {
@@ -176,23 +176,24 @@ impl DestinationCircuits {
     }
 
     /// Returns until when records of this destination wait; `None` if its circuit is closed.
-    pub(crate) fn waits(&self, destination: &Address) -> Option<Instant> {
+    pub(crate) fn paused_until(&self, destination: &Address) -> Option<Instant> {
         if self.all_closed() {
             return None;
         }
-        let circuits = self.circuits();
-        circuits.get(destination)?.waits(Instant::now(), self.longest_pause)
+        let circuits = self.circuits.lock();
+        circuits.get(destination)?.paused_until(Instant::now(), self.max_pause)
     }
 
     /// Returns whether records are published to this destination; false if there was no room to
     /// record that it does not confirm.
-    pub(crate) fn takes(&self, destination: &Address) -> bool {
-        self.count.load(Ordering::Relaxed) < MAX_CIRCUITS && self.waits(destination).is_none()
+    pub(crate) fn takes_records(&self, destination: &Address) -> bool {
+        self.count.load(Ordering::Relaxed) < MAX_CIRCUITS
+            && self.paused_until(destination).is_none()
     }
 
     /// Returns whether the destination may be probed now.
     pub(crate) fn wants_probe(&self, destination: &Address) -> bool {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let open = circuits.get_mut(destination).and_then(|circuit| circuit.open.as_mut());
         open.is_some_and(|open| open.may_probe(self.probe_room() > 0, Instant::now()))
     }
@@ -209,43 +210,44 @@ impl DestinationCircuits {
             return Vec::new();
         }
         let now = Instant::now();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let open = circuits.iter_mut().filter_map(|(destination, circuit)| {
             let open = circuit.open.as_mut()?;
             Some((open.due(now)?, destination, open))
         });
         let mut due: Vec<_> = open.collect();
         due.sort_by_key(|(since, ..)| *since);
-        let called = due.into_iter().take(self.probe_room()).map(|(_, destination, open)| {
-            open.call(now);
-            destination.clone()
-        });
-        called.collect()
+        let probe_requested =
+            due.into_iter().take(self.probe_room()).map(|(_, destination, open)| {
+                open.request_probe(now);
+                destination.clone()
+            });
+        probe_requested.collect()
     }
 
     /// Notes that a publish to this destination waits unusually long for its confirm.
-    pub(crate) fn doubt(&self, destination: &Address) -> Doubt<'_> {
-        let mut circuits = self.circuits();
+    pub(crate) fn begin_slow_publish(&self, destination: &Address) -> UnconfirmedPublish<'_> {
+        let mut circuits = self.circuits.lock();
         // (Beyond [`MAX_CIRCUITS`] this has no effect.)
         if circuits.len() < MAX_CIRCUITS || circuits.contains_key(destination) {
-            circuits.entry(destination.clone()).or_default().doubt(Instant::now());
+            circuits.entry(destination.clone()).or_default().begin_slow_publish(Instant::now());
             self.count.store(circuits.len(), Ordering::Relaxed);
         }
-        Doubt { circuits: self, destination: destination.clone(), is_over: false }
+        UnconfirmedPublish { circuits: self, destination: destination.clone(), is_over: false }
     }
 
     /// Notes an answer of the destination other than a confirm. Returns the same as
-    /// [`Doubt::end`].
-    pub(crate) fn heard(&self, destination: &Address) -> bool {
+    /// [`UnconfirmedPublish::end`].
+    pub(crate) fn note_answer(&self, destination: &Address) -> bool {
         if self.is_quiet() {
             return false;
         }
-        let mut circuits = self.circuits();
-        circuits.get_mut(destination).is_some_and(|circuit| self.hear(circuit))
+        let mut circuits = self.circuits.lock();
+        circuits.get_mut(destination).is_some_and(|circuit| self.end_silence(circuit))
     }
 
-    fn hear(&self, circuit: &mut Circuit) -> bool {
-        let was_silent = circuit.hear(Instant::now());
+    fn end_silence(&self, circuit: &mut Circuit) -> bool {
+        let was_silent = circuit.end_silence(Instant::now());
         self.silent.fetch_sub(usize::from(was_silent), Ordering::Relaxed);
         was_silent
     }
@@ -253,7 +255,7 @@ impl DestinationCircuits {
     /// Begins a probe; `None` if the circuit is closed, another record probes, or it is too early.
     pub(crate) fn begin_probe(&self, destination: &Address) -> Option<Probe<'_>> {
         let now = Instant::now();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let open = circuits.get_mut(destination)?.open.as_mut()?;
         if !open.may_probe(self.probe_room() > 0, now) {
             return None;
@@ -266,9 +268,9 @@ impl DestinationCircuits {
     /// Returns whether a quarantined record must have the isolated connection exclusively. It does
     /// not if it only probes a destination that does not confirm.
     pub(crate) fn is_exclusive(&self, destination: &Address) -> bool {
-        let circuits = self.circuits();
+        let circuits = self.circuits.lock();
         let open = circuits.get(destination).and_then(|circuit| circuit.open.as_ref());
-        open.is_none_or(|open| open.breaks)
+        open.is_none_or(|open| open.breaks_connections)
     }
 
     /// Notes the confirm of a message that was sent at this time. Returns whether that closes the
@@ -277,9 +279,9 @@ impl DestinationCircuits {
         if self.is_quiet() {
             return false;
         }
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(destination) else { return false };
-        let was_silent = self.hear(circuit);
+        let was_silent = self.end_silence(circuit);
         circuit.confirmed(handed_over);
         self.close(circuit, destination, handed_over, "destination confirms again") || was_silent
     }
@@ -287,7 +289,7 @@ impl DestinationCircuits {
     /// Notes an answer other than a confirm to a message that was sent at this time. Returns
     /// whether that closes the circuit.
     pub(crate) fn answered(&self, destination: &Address, handed_over: Instant) -> bool {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let circuit = circuits.get_mut(destination);
         circuit.is_some_and(|circuit| {
             self.close(circuit, destination, handed_over, "destination answers again")
@@ -322,7 +324,7 @@ impl DestinationCircuits {
         cause: &str,
         isolated: bool,
     ) -> Fault {
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, Fault::Destination(now + longest), |circuit| {
             circuit.unconfirmed(handed_over, cause, isolated, now, longest)
         })
@@ -338,7 +340,7 @@ impl DestinationCircuits {
         handed_over: Instant,
         cause: &str,
     ) -> Option<Instant> {
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, Some(now + longest), |circuit| {
             circuit.left_behind(handed_over, cause, now, longest)
         })
@@ -352,7 +354,7 @@ impl DestinationCircuits {
         if self.open.load(Ordering::Relaxed) >= MAX_SUSPECTED {
             return;
         }
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, (), |circuit| {
             circuit.suspected(handed_over, cause, now, longest);
         });
@@ -360,12 +362,12 @@ impl DestinationCircuits {
 
     /// Closes a circuit that opened on a guess. Returns whether it was one.
     pub(crate) fn close_guess(&self, destination: &Address) -> bool {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(destination) else { return false };
         let is_guess = circuit.close_guess(Instant::now());
         if is_guess {
             self.open.fetch_sub(1, Ordering::Relaxed);
-            self.hear(circuit);
+            self.end_silence(circuit);
         }
         is_guess
     }
@@ -374,7 +376,7 @@ impl DestinationCircuits {
     /// unless others were confirmed since the latest failure: then this record alone breaks
     /// connections.
     pub(crate) fn broke(&self, destination: &Address, handed_over: Instant, cause: &str) -> Fault {
-        let (now, longest) = (Instant::now(), self.longest_pause);
+        let (now, longest) = (Instant::now(), self.max_pause);
         self.note(destination, Fault::Destination(now + longest), |circuit| {
             circuit.broke(handed_over, cause, now, longest)
         })
@@ -387,7 +389,7 @@ impl DestinationCircuits {
             return Vec::new();
         }
         let now = Instant::now();
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         let mut unused = Vec::new();
         circuits.retain(|destination, circuit| {
             if let Some(open) = circuit.take_unused(now) {
@@ -414,7 +416,7 @@ impl DestinationCircuits {
         beyond: T,
         change: impl FnOnce(&mut Circuit) -> T,
     ) -> T {
-        let mut circuits = self.circuits();
+        let mut circuits = self.circuits.lock();
         if circuits.len() >= MAX_CIRCUITS && !circuits.contains_key(destination) {
             return beyond;
         }
@@ -434,10 +436,6 @@ impl DestinationCircuits {
             );
         }
         noted
-    }
-
-    fn circuits(&self) -> MutexGuard<'_, HashMap<Address, Circuit>> {
-        self.circuits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use metrics::gauge;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::Room;
+use postrider_outbox::snapshot::ReadLimit;
 use postrider_outbox::wakeup::{ScanHint, Wakeup};
-use postrider_store::{Meaning, StoreError};
+use postrider_store::StoreError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
@@ -23,12 +23,12 @@ use crate::lane::{Lane, LaneEnd};
 use crate::lane_worker;
 use crate::live_mode::{LeaveReason, LiveMode};
 use crate::metrics::PARTITIONS_LIVE;
-use crate::partition::share::Share;
+use crate::partition::owned::OwnedPartitions;
 use crate::quarantine::{Candidate, Quarantine};
 use crate::repairer::{RepairBatch, Repairer};
 use crate::saturation::Saturation;
 use crate::scanner::{MISPLACED_PAGE, ScanResult, ScanScope, ScanTarget, Scanner};
-use crate::schedule::{Page, STORE_PAUSE, Schedule};
+use crate::schedule::{RotationPage, STORE_PAUSE, Schedule};
 use crate::sink::Sink;
 use crate::store_health::{StoreWork, remedy, words};
 
@@ -55,7 +55,7 @@ enum Event {
 
 pub(super) struct Driver<S> {
     context: Arc<RelayContext<S>>,
-    share: watch::Receiver<Share>,
+    owned: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     tasks: JoinSet<Event>,
@@ -67,7 +67,7 @@ pub(super) struct Driver<S> {
     targets: VecDeque<ScanTarget>,
     saturation: Saturation,
     /// The partitions at their last change, and whether any was added.
-    owned: Option<(Vec<u8>, bool)>,
+    last_owned: Option<(Vec<u8>, bool)>,
     next_tick: Instant,
     /// Whether the refusal by MongoDB is logged.
     is_refusal_reported: bool,
@@ -79,7 +79,7 @@ const TICK_INTERVAL: Duration = Duration::from_millis(20);
 impl<S: Sink> Driver<S> {
     pub(super) fn new(
         context: Arc<RelayContext<S>>,
-        share: watch::Receiver<Share>,
+        owned: watch::Receiver<OwnedPartitions>,
         wakeup: Wakeup,
         refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     ) -> Self {
@@ -87,7 +87,7 @@ impl<S: Sink> Driver<S> {
         let poll_interval = context.settings.poll_interval;
         Self {
             context,
-            share,
+            owned,
             wakeup,
             refills,
             tasks: JoinSet::new(),
@@ -98,7 +98,7 @@ impl<S: Sink> Driver<S> {
             repairing: false,
             targets: VecDeque::new(),
             saturation: Saturation::default(),
-            owned: None,
+            last_owned: None,
             next_tick: Instant::now(),
             is_refusal_reported: false,
         }
@@ -110,9 +110,9 @@ impl<S: Sink> Driver<S> {
     ///
     /// A panic in one of its tasks.
     pub(super) async fn run(&mut self) -> Result<(), JoinError> {
-        self.on_share();
+        self.on_partitions_changed();
         // Leases and due times follow the server's time: nothing is leased before it is known.
-        self.learn_time().await;
+        self.sample_time().await;
         while !self.context.is_stopping() {
             self.start_due();
             let next = self.next_wait();
@@ -121,7 +121,7 @@ impl<S: Sink> Driver<S> {
                 Some(ended) = self.tasks.join_next() => self.on_event(ended)?,
                 Some(lane) = self.refills.recv() => self.targets.push_back(ScanTarget::Refill(lane)),
                 () = self.wakeup.woken() => self.on_wakeup(),
-                Ok(()) = self.share.changed() => self.on_share(),
+                Ok(()) = self.owned.changed() => self.on_partitions_changed(),
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }
@@ -134,7 +134,7 @@ impl<S: Sink> Driver<S> {
         info!(in_flight, "stopping: settling or releasing what is in flight");
         self.context.state.key_table.set_owned(&[]);
         self.leave_live(LeaveReason::OnPurpose);
-        self.turn_down_all();
+        self.decline_targets();
         while !self.tasks.is_empty() {
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
@@ -160,7 +160,7 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
-    async fn learn_time(&mut self) {
+    async fn sample_time(&mut self) {
         let mut pause = STORE_PAUSE.0;
         loop {
             let sample = self.context.clock.sample(self.context.collections.database());
@@ -184,8 +184,8 @@ impl<S: Sink> Driver<S> {
         let now = Instant::now();
         if self.next_tick <= now {
             self.next_tick = now + TICK_INTERVAL;
-            self.context.make_way();
-            self.call_probes();
+            self.context.free_room();
+            self.scan_for_probes();
             self.correct();
             if self.context.state.key_table.unblock_due(now) {
                 self.scan_now();
@@ -193,7 +193,7 @@ impl<S: Sink> Driver<S> {
         }
         if !self.may_scan() {
             self.leave_live(LeaveReason::OnPurpose);
-            self.turn_down_all();
+            self.decline_targets();
             return;
         }
         if self.schedule.waits_for_store(now) {
@@ -217,7 +217,7 @@ impl<S: Sink> Driver<S> {
     }
 
     /// Scans, for each destination that is due for a probe, a key that waits for it.
-    fn call_probes(&mut self) {
+    fn scan_for_probes(&mut self) {
         let context = self.context.clone();
         for (sink, handle) in &context.sinks {
             for unused in handle.destinations.expire() {
@@ -228,7 +228,7 @@ impl<S: Sink> Driver<S> {
             if due.is_empty() {
                 continue;
             }
-            let is_suspected = |id: &RecordId| context.state.connection_losses.goes_alone(id);
+            let is_suspected = |id: &RecordId| context.state.connection_losses.must_be_isolated(id);
             for (key, head) in context.state.key_table.unblock_for_probes(sink, &due, is_suspected)
             {
                 self.targets.push_back(ScanTarget::At(ScanHint::of(head.partition, key, head.id)));
@@ -242,9 +242,9 @@ impl<S: Sink> Driver<S> {
         event: impl FnOnce(Result<ScanResult, StoreError>) -> Event + Send + 'static,
     ) {
         let context = self.context.clone();
-        let owned = self.share.borrow().partitions.clone();
+        let owned = self.owned.borrow().partitions.clone();
         let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
-        let room = Room { records: context.settings.batch_size, bytes: allowance.bytes };
+        let room = ReadLimit { records: context.settings.batch_size, bytes: allowance.bytes };
         self.tasks.spawn(async move {
             let result = Scanner::new(&context).scan(scope, &owned, room).await;
             // The records that will be leased are counted as in flight now.
@@ -295,12 +295,12 @@ impl<S: Sink> Driver<S> {
     }
 
     fn may_scan(&self) -> bool {
-        let share = self.share.borrow();
-        share.takes && !share.partitions.is_empty()
+        let owned = self.owned.borrow();
+        owned.may_acquire && !owned.partitions.is_empty()
     }
 
     /// Skips all targets: the lanes that asked for more continue without.
-    fn turn_down_all(&mut self) {
+    fn decline_targets(&mut self) {
         for target in self.targets.drain(..) {
             match target {
                 ScanTarget::Refill(lane) => lane.add(Vec::new(), false),
@@ -393,7 +393,8 @@ impl<S: Sink> Driver<S> {
         // A page full of records that must wait does not count as work.
         let is_saturated = self.saturation.page(result.full && found, Instant::now());
         self.wakeup.set_saturated(is_saturated);
-        let page = Page { continues_at: result.next.take(), found, skipped: result.skipped };
+        let page =
+            RotationPage { continues_at: result.next.take(), found, skipped: result.skipped };
         let is_all = result.is_all;
         self.on_result(result);
         self.on_page(is_all, page.continues_at.is_some());
@@ -444,11 +445,11 @@ impl<S: Sink> Driver<S> {
             self.context.state.key_table.block(lane.key.clone(), KeyBlock::clone(wait));
             // Its destination may have confirmed meanwhile, which unblocked only the keys that
             // waited before. (A quarantined record waits for a connection, too.)
-            if !lane.alone && self.takes_again(wait) {
+            if !lane.is_quarantined && self.takes_again(wait) {
                 self.context.state.key_table.unblock(&lane.key);
             }
         }
-        if lane.alone && !self.live.is_live() {
+        if lane.is_quarantined && !self.live.is_live() {
             // The records behind it can go now.
             if let (LaneKey::Keyed(key), LaneEnd::Drained) = (&lane.key, end) {
                 let (partition, key) = (lane.partition, key.clone());
@@ -461,23 +462,24 @@ impl<S: Sink> Driver<S> {
     fn takes_again(&self, wait: &KeyBlock) -> bool {
         let (Some(sink), Some(destination)) = (&wait.sink, &wait.destination) else { return false };
         let handle = self.context.sinks.get(sink.as_ref());
-        handle.is_some_and(|handle| handle.destinations.takes(destination))
+        handle.is_some_and(|handle| handle.destinations.takes_records(destination))
     }
 
     /// Handles a change of the assigned partitions or of the instances that are alive.
-    fn on_share(&mut self) {
-        let Share { partitions, takes, alive } = self.share.borrow_and_update().clone();
+    fn on_partitions_changed(&mut self) {
+        let OwnedPartitions { partitions, may_acquire, alive } =
+            self.owned.borrow_and_update().clone();
         let state = &self.context.state;
         if state.lease_owners.set_alive(alive) {
             // The owners of these leases may have ended.
             state.key_table.unblock_leased();
             self.schedule.scan_soon();
         }
-        let owned = Some((partitions.clone(), takes));
-        if self.owned == owned {
+        let owned = Some((partitions.clone(), may_acquire));
+        if self.last_owned == owned {
             return;
         }
-        self.owned = owned;
+        self.last_owned = owned;
         self.leave_live(LeaveReason::OnPurpose);
         self.context.state.key_table.set_owned(&partitions);
         self.context.state.misplaced.keep_within(&partitions);
@@ -502,20 +504,17 @@ impl<S: Sink> Driver<S> {
     fn on_store_error(&mut self, error: &StoreError) {
         self.context.state.store_health.failed(StoreWork::Take, Instant::now(), error);
         let is_first = self.schedule.store_failed(Instant::now());
-        let is_refused = error.meaning() == Meaning::Permanent;
+        let is_refused = error.is_permanent();
         // An outage may turn out to require an operator.
         if !is_first && (!is_refused || self.is_refusal_reported) {
             return;
         }
         self.is_refusal_reported = is_refused;
         let (words, remedy) = (words(error), remedy(error));
-        match error.meaning() {
-            Meaning::Permanent => {
-                warn!(error = words, remedy, "MongoDB refuses the relay: taking is paused");
-            }
-            Meaning::Transient => {
-                warn!(error = words, "MongoDB does not answer: taking is paused");
-            }
+        if is_refused {
+            warn!(error = words, remedy, "MongoDB refuses the relay: taking is paused");
+        } else {
+            warn!(error = words, "MongoDB does not answer: taking is paused");
         }
     }
 }

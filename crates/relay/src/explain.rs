@@ -15,7 +15,7 @@ use postrider_outbox::inspect::decoded;
 use postrider_outbox::position::partitions_of;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::{BLOCKS_INDEX, LANE_INDEX};
-use postrider_outbox::undecoded::lossy;
+use postrider_outbox::undecoded::decode_lossy;
 use postrider_store::dates::rfc3339;
 use postrider_store::{ServerClock, StoreError, limits, within};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::blocker::BlockReason;
 use crate::instance_state::{MAX_NAMED, fields, shortened, state_id};
 use crate::partition;
-use crate::partition::owner::{Owner, Ownership, of_partition};
+use crate::partition::owner::{Ownership, PartitionOwner, of_partition};
 use crate::plan::{Defect, RecordState};
 
 /// Earlier records of a key that are counted.
@@ -40,7 +40,8 @@ pub enum WaitsFor {
     /// The end of a delivery that is under way.
     Leased,
     /// Its turn in quarantine: its last delivery ended in a crash or a hang.
-    Suspect,
+    #[serde(rename = "suspect")]
+    Quarantined,
     /// Its backoff, or the producer's `visibleAt`.
     NotDue,
     /// An instance that delivers its partition: there is none at the moment.
@@ -60,7 +61,8 @@ pub enum WaitsFor {
     /// Its destination, which does not confirm.
     DestinationPaused,
     /// Nothing: the next scan of a relay acquires it.
-    Look,
+    #[serde(rename = "look")]
+    Scan,
     /// Nothing that comes by itself: its status is unknown to the relay.
     Invalid,
 }
@@ -68,7 +70,7 @@ pub enum WaitsFor {
 /// Why a record waits.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waiting {
+pub struct Explanation {
     /// What it waits for: of the record itself, or of the record that it is behind.
     #[serde(rename = "for")]
     pub waits_for: WaitsFor,
@@ -91,10 +93,10 @@ pub struct Waiting {
     pub front: Document,
     /// That instance, if only its own state can explain the wait.
     #[serde(skip)]
-    pub owner: Option<Owner>,
+    pub owner: Option<PartitionOwner>,
 }
 
-impl Waiting {
+impl Explanation {
     fn new(waits_for: WaitsFor, detail: String, front: Document) -> Self {
         Self {
             waits_for,
@@ -133,11 +135,7 @@ pub struct Explainer {
 impl Explainer {
     /// Explains why `record` waits; `None` if it does not: it is done or dead, or will never be
     /// delivered.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
-    pub async fn explain(&self, record: &Document) -> Result<Option<Waiting>, StoreError> {
+    pub async fn explain(&self, record: &Document) -> Result<Option<Explanation>, StoreError> {
         let now = ServerClock::asked(self.collections.database()).await?;
         match record.get_str(STATUS) {
             Ok(SCHEDULED) => Ok(Some(scheduled(record, now))),
@@ -147,7 +145,7 @@ impl Explainer {
         }
     }
 
-    async fn pending(&self, record: &Document, now: DateTime) -> Result<Waiting, StoreError> {
+    async fn pending(&self, record: &Document, now: DateTime) -> Result<Explanation, StoreError> {
         let read = read(record);
         let LaneKey::Keyed(key) = read.lane.clone() else {
             return self.front(record.clone(), now).await;
@@ -172,11 +170,11 @@ impl Explainer {
         };
         let waiting = self.front(front, now).await?;
         let detail = format!("behind {id}{others}; {id} {}", waiting.detail);
-        Ok(Waiting { detail, behind: Some(id.to_string()), ..waiting })
+        Ok(Explanation { detail, behind: Some(id.to_string()), ..waiting })
     }
 
     /// Explains why the first record of its key waits.
-    async fn front(&self, front: Document, now: DateTime) -> Result<Waiting, StoreError> {
+    async fn front(&self, front: Document, now: DateTime) -> Result<Explanation, StoreError> {
         let record = read(&front);
         let attempts = record.attempt;
         match RecordState::of(&record, now, |_| false) {
@@ -186,8 +184,8 @@ impl Explainer {
                 let until = time(record.lease_until);
                 let detail = format!("is leased until {until} by {who}");
                 let lease_owner = owner.map(text);
-                let waiting = Waiting::new(WaitsFor::Leased, detail, front);
-                Ok(Waiting { lease_owner, ..waiting })
+                let waiting = Explanation::new(WaitsFor::Leased, detail, front);
+                Ok(Explanation { lease_owner, ..waiting })
             }
             RecordState::NotDue(due) => {
                 let due = time(Some(due));
@@ -196,7 +194,7 @@ impl Explainer {
                         "is to become dead: its last delivery failed, and its dead letter \
                          (relay.dead_letter) is tried again at {due}"
                     );
-                    return Ok(Waiting::new(WaitsFor::DeadLetter, detail, front));
+                    return Ok(Explanation::new(WaitsFor::DeadLetter, detail, front));
                 }
                 let detail = match front.get_str(LAST_ERROR) {
                     Ok(error) if attempts > 0 => format!(
@@ -205,7 +203,7 @@ impl Explainer {
                     ),
                     _ => format!("must not be delivered before {due} (visibleAt)"),
                 };
-                Ok(Waiting::new(WaitsFor::NotDue, detail, front))
+                Ok(Explanation::new(WaitsFor::NotDue, detail, front))
             }
             of_itself => self.owned(front, &record, of_itself).await,
         }
@@ -226,24 +224,24 @@ impl Explainer {
         front: Document,
         record: &Record,
         of_itself: RecordState,
-    ) -> Result<Waiting, StoreError> {
+    ) -> Result<Explanation, StoreError> {
         let partition = record.partition;
         let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
             Ownership::Owned(owner) => owner,
             Ownership::NoInstance => {
                 let detail = "waits for a relay: no instance is alive, start `postrider run`";
-                return Ok(Waiting::new(WaitsFor::Instance, detail.to_owned(), front));
+                return Ok(Explanation::new(WaitsFor::Instance, detail.to_owned(), front));
             }
             Ownership::Paused => {
                 let detail = "waits: the relay is paused, `postrider relay resume` ends that";
-                return Ok(Waiting::new(WaitsFor::Paused, detail.to_owned(), front));
+                return Ok(Explanation::new(WaitsFor::Paused, detail.to_owned(), front));
             }
             Ownership::Unowned => {
                 let detail = format!(
                     "waits for a relay: no instance has its partition {partition} yet; one takes \
                      it within seconds"
                 );
-                return Ok(Waiting::new(WaitsFor::Instance, detail, front));
+                return Ok(Explanation::new(WaitsFor::Instance, detail, front));
             }
             Ownership::Stale(owner) => {
                 let detail = format!(
@@ -251,8 +249,8 @@ impl Explainer {
                      is stale; another instance takes it over",
                     owner.name()
                 );
-                let waiting = Waiting::new(WaitsFor::Instance, detail, front);
-                return Ok(Waiting { instance: Some(owner.id), ..waiting });
+                let waiting = Explanation::new(WaitsFor::Instance, detail, front);
+                return Ok(Explanation { instance: Some(owner.id), ..waiting });
             }
         };
         let who = owner.name();
@@ -273,13 +271,13 @@ impl Explainer {
                  (delivery {attempts} of {most}){}",
                 unnamed(&owner)
             );
-            (WaitsFor::Suspect, detail)
+            (WaitsFor::Quarantined, detail)
         } else if names(&owner, fields::ALONE, record) {
             let detail = format!(
                 "goes alone, in its turn, on {who}: it was in flight each time that its connection \
                  was lost"
             );
-            (WaitsFor::Suspect, detail)
+            (WaitsFor::Quarantined, detail)
         } else if names(&owner, fields::DEAD_LETTER, record) {
             let detail = format!(
                 "is to become dead; {who} waits until its dead letter can be sent \
@@ -293,11 +291,11 @@ impl Explainer {
             let detail = format!("waits for MongoDB, {who} says ({}): {trouble}", owner.as_of());
             (WaitsFor::Store, detail)
         } else {
-            (WaitsFor::Look, format!("is taken by the next look of {who}{}", unnamed(&owner)))
+            (WaitsFor::Scan, format!("is taken by the next look of {who}{}", unnamed(&owner)))
         };
         let instance = Some(owner.id.clone());
-        let waiting = Waiting::new(waits_for, detail, front);
-        Ok(Waiting { instance, owner: Some(owner), ..waiting })
+        let waiting = Explanation::new(waits_for, detail, front);
+        Ok(Explanation { instance, owner: Some(owner), ..waiting })
     }
 
     async fn blocking(&self, key: &str) -> Result<Option<Document>, StoreError> {
@@ -339,7 +337,7 @@ impl Explainer {
         let records = self.collections.records();
         let counting = records.count_documents(filter);
         let counting = counting.limit(MAX_EARLIER + 1).hint(Hint::Name(LANE_INDEX.into()));
-        let counted = within("count records", limits::BATCH, counting.into_future());
+        let counted = within("count records", limits::BATCH_TIMEOUT, counting.into_future());
         self.collections.by_index(LANE_INDEX, counted).await
     }
 
@@ -349,9 +347,9 @@ impl Explainer {
         let instances = self.collections.collection(collection::INSTANCES);
         let instances = instances.clone_with_type::<RawDocumentBuf>();
         let finding = instances.find_one(doc! { "_id": id });
-        let found = within("read instances", limits::BATCH, finding.into_future()).await?;
+        let found = within("read instances", limits::BATCH_TIMEOUT, finding.into_future()).await?;
         let name = text(id.clone());
-        let found = found.map(|instance| lossy(&instance).0);
+        let found = found.map(|instance| decode_lossy(&instance).0);
         Ok(match found.as_ref().and_then(|instance| instance.get_str("hostname").ok()) {
             Some(host) => format!("instance {name} on {host}"),
             None => format!("instance {name}, which no longer exists"),
@@ -366,14 +364,14 @@ impl Explainer {
     ) -> Result<Option<Document>, StoreError> {
         let records = self.collections.records();
         let finding = records.find_one(filter).sort(order).hint(Hint::Name(index.to_owned()));
-        let found = within("read a record", limits::BATCH, finding.into_future());
+        let found = within("read a record", limits::BATCH_TIMEOUT, finding.into_future());
         let found = self.collections.by_index(index, found).await?;
         Ok(found.as_deref().map(decoded))
     }
 }
 
 /// Returns what MongoDB refuses or fails to do for the instance.
-fn store_trouble(owner: &Owner) -> Option<&str> {
+fn store_trouble(owner: &PartitionOwner) -> Option<&str> {
     owner.relay.as_ref()?.get_str(fields::STORE_TROUBLE).ok()
 }
 
@@ -390,14 +388,14 @@ fn in_words(wrong: Defect, front: &Document) -> String {
 }
 
 /// Returns whether the instance names this record in a list of its state.
-fn names(owner: &Owner, list: &str, record: &Record) -> bool {
+fn names(owner: &PartitionOwner, list: &str, record: &Record) -> bool {
     let named = owner.relay.as_ref().and_then(|relay| relay.get_array(list).ok());
     let id = state_id(&record.id);
     named.is_some_and(|ids| ids.iter().any(|named| named.as_str() == Some(&id)))
 }
 
-/// Notes that the owner does not name all records that wait for something only it knows.
-fn unnamed(owner: &Owner) -> String {
+/// Returns a note that the owner does not name all records that wait for something only it knows.
+fn unnamed(owner: &PartitionOwner) -> String {
     let counts =
         owner.relay.as_ref().and_then(|relay| relay.get_document(fields::BLOCKED_KEYS).ok());
     let count = |reason: &BlockReason| {
@@ -419,16 +417,16 @@ fn unnamed(owner: &Owner) -> String {
     }
 }
 
-fn scheduled(record: &Document, now: DateTime) -> Waiting {
+fn scheduled(record: &Document, now: DateTime) -> Explanation {
     let due = read(record).visible_at;
     let detail = match due.filter(|due| *due > now) {
         Some(due) => format!("takes its place in its key at {} (visibleAt)", time(Some(due))),
         None => "is due: a relay makes it pending at its next look".to_owned(),
     };
-    Waiting::new(WaitsFor::Scheduled, detail, record.clone())
+    Explanation::new(WaitsFor::Scheduled, detail, record.clone())
 }
 
-fn invalid(record: &Document) -> Waiting {
+fn invalid(record: &Document) -> Explanation {
     let status = match record.get(STATUS) {
         Some(Bson::String(status)) => format!("its status {:?}", shortened(status, 100)),
         Some(_) => "its status, which is not a string,".to_owned(),
@@ -438,17 +436,20 @@ fn invalid(record: &Document) -> Waiting {
         "waits for nothing that comes by itself: {status} is none of pending, scheduled, done and \
          dead, so no relay delivers it; correct it or remove the record"
     );
-    Waiting::new(WaitsFor::Invalid, detail, record.clone())
+    Explanation::new(WaitsFor::Invalid, detail, record.clone())
 }
 
-fn blocked(dead: Document) -> Waiting {
+fn blocked(dead: Document) -> Explanation {
     let id = id_of(&dead);
     let reason = dead.get_str(DEAD_REASON).unwrap_or("no reason is kept");
     let detail = format!(
         "behind {id}, which is dead and blocks its key ({reason}): `postrider outbox requeue` \
          or `discard` lets the key go on"
     );
-    Waiting { behind: Some(id.to_string()), ..Waiting::new(WaitsFor::Blocked, detail, dead) }
+    Explanation {
+        behind: Some(id.to_string()),
+        ..Explanation::new(WaitsFor::Blocked, detail, dead)
+    }
 }
 
 fn read(record: &Document) -> Record {

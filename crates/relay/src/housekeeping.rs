@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use bson::Bson;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Snapshot;
+use postrider_outbox::snapshot::OutboxSnapshot;
 use postrider_outbox::undecoded::RawId;
 use postrider_outbox::wakeup::Wakeup;
-use postrider_store::codes::TOO_LARGE;
-use postrider_store::{Meaning, StoreError};
+use postrider_store::StoreError;
+use postrider_store::codes::TOO_LARGE_CODES;
 use tracing::{debug, info, warn};
 
 use crate::context::RelayContext;
@@ -87,7 +87,7 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
                 // The scan meets the same error and logs it, if it finds anything to lease.
                 let is_news =
                     !is_first && !is_reported && !context.state.store_health.fails(StoreWork::Take);
-                if error.meaning() == Meaning::Permanent && is_news {
+                if error.is_permanent() && is_news {
                     is_reported = true;
                     let error = words;
                     warn!(
@@ -131,7 +131,9 @@ async fn run_round<S: Sink>(
         wakeup.all();
     }
     for (id, code) in promoted.failed {
-        if !(TOO_LARGE.contains(&code) && Repairer::new(context).mark_unpromotable(&id).await?) {
+        if !(TOO_LARGE_CODES.contains(&code)
+            && Repairer::new(context).mark_unpromotable(&id).await?)
+        {
             if unpromoted.reported.is_news(&id) {
                 warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
             }
@@ -163,7 +165,7 @@ async fn correct_misplaced<S: Sink>(
     wakeup: &Wakeup,
 ) -> Result<Misplaced, StoreError> {
     let limit = context.settings.batch_size;
-    let mut snapshot = Snapshot::begin(&context.collections).await?;
+    let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
     // Records that rest make room for others.
     let resting = context.state.refused_changes.held();
     let resting: Vec<Bson> = resting.iter().map(|(id, ..)| Bson::from(id)).collect();

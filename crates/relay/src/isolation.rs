@@ -1,10 +1,11 @@
 //! The isolated connections of a sink, for messages that may break their connection and for
 //! messages that probe a destination which does not confirm.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::SinkName;
 use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
@@ -35,12 +36,12 @@ pub struct IsolatedConnections<S> {
 
 /// The right to use an isolated connection, until dropped.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum IsolatedSlot {
     Shared,
     Exclusive { _room: OwnedMutexGuard<()> },
 }
 
-impl Place {
+impl IsolatedSlot {
     /// Returns whether nothing else is published on the connection meanwhile.
     pub(crate) fn is_exclusive(&self) -> bool {
         matches!(self, Self::Exclusive { .. })
@@ -60,22 +61,22 @@ impl<S: Sink> IsolatedConnections<S> {
         }
     }
 
-    /// Waits for a place. An exclusive place comes with a connection that was found sound just now:
+    /// Waits for a slot. An exclusive slot comes with a connection that was found sound just now:
     /// the next record is not at fault for the loss of an idle connection.
     ///
     /// # Errors
     ///
     /// [`SinkDown`]: there is no connection.
-    pub(crate) async fn enter(&self, exclusive: bool) -> Result<Place, SinkDown> {
+    pub(crate) async fn enter(&self, exclusive: bool) -> Result<IsolatedSlot, SinkDown> {
         if !exclusive {
-            return Ok(Place::Shared);
+            return Ok(IsolatedSlot::Shared);
         }
-        let place = Place::Exclusive { _room: self.room.clone().lock_owned().await };
-        if self.confirmed().is_some_and(|confirmed| confirmed.elapsed() < SOUND_PERIOD) {
-            return Ok(place);
+        let slot = IsolatedSlot::Exclusive { _room: self.room.clone().lock_owned().await };
+        if self.confirmed.lock().is_some_and(|confirmed| confirmed.elapsed() < SOUND_PERIOD) {
+            return Ok(slot);
         }
         match self.exclusive.probe().await {
-            Ok(()) => Ok(place),
+            Ok(()) => Ok(slot),
             Err(down) => {
                 tokio::time::sleep(FAILED_PAUSE).await;
                 Err(down)
@@ -86,10 +87,10 @@ impl<S: Sink> IsolatedConnections<S> {
     /// Publishes, and connects first if needed. Returns when the message was sent.
     pub(crate) async fn publish(
         &self,
-        place: &Place,
+        slot: &IsolatedSlot,
         message: Message,
     ) -> (Instant, Result<(), PublishError>) {
-        let sink = if place.is_exclusive() { &self.exclusive } else { &self.shared };
+        let sink = if slot.is_exclusive() { &self.exclusive } else { &self.shared };
         let mut handed_over = Instant::now();
         let mut result = sink.publish(message.clone()).await;
         if matches!(&result, Err(error) if error.failure == PublishFailure::SinkDown) {
@@ -102,8 +103,8 @@ impl<S: Sink> IsolatedConnections<S> {
         if result.is_ok() && self.lacking.swap(false, Ordering::Relaxed) {
             info!(sink = %self.name, "there is an isolated connection again");
         }
-        if place.is_exclusive() {
-            *self.confirmed() = result.is_ok().then(Instant::now);
+        if slot.is_exclusive() {
+            *self.confirmed.lock() = result.is_ok().then(Instant::now);
         }
         (handed_over, result)
     }
@@ -118,10 +119,6 @@ impl<S: Sink> IsolatedConnections<S> {
                  destinations, wait for one; allow the user six connections in all"
             );
         }
-    }
-
-    fn confirmed(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Closes the connections.

@@ -13,12 +13,13 @@ mod live;
 mod queries;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::entries::Entries;
@@ -40,7 +41,7 @@ impl KeyTable {
     /// Sets the partitions in which keys may be registered. Lanes of other partitions end as soon
     /// as the outcome of what is under way is known; blocked keys there are removed.
     pub fn set_owned(&self, partitions: &[u8]) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         entries.owned = [false; 256];
         for partition in partitions {
             entries.owned[usize::from(*partition)] = true;
@@ -60,17 +61,18 @@ impl KeyTable {
     /// head that the relay alone knows takes precedence.
     #[must_use]
     pub fn register(&self, lane: &Arc<Lane>, head: &Record) -> bool {
-        self.entries().register(lane, head)
+        self.entries.lock().register(lane, head)
     }
 
     /// Registers a key that waits for its turn in quarantine. Returns false if it is registered
     /// already, or if another instance owns its partition.
     #[must_use]
     pub fn register_quarantined(&self, key: &LaneKey, head: Blocker) -> bool {
-        let mut entries = self.entries();
-        let is_entered = entries.lanes.contains_key(key) || entries.quarantined.contains_key(key);
+        let mut entries = self.entries.lock();
+        let is_registered =
+            entries.lanes.contains_key(key) || entries.quarantined.contains_key(key);
         let rests = entries.is_blocked_by_relay(key, || head.clone());
-        if !entries.owns(head.partition) || is_entered || rests {
+        if !entries.owns(head.partition) || is_registered || rests {
             return false;
         }
         entries
@@ -86,7 +88,7 @@ impl KeyTable {
     /// this instance still owns its partition.
     #[must_use]
     pub fn start_quarantined(&self, lane: &Arc<Lane>, head: &Blocker) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let waits = entries.quarantined.get(&lane.key).is_some_and(|wait| wait.blocker == *head);
         if !entries.owns(lane.partition) || !waits {
             return false;
@@ -99,23 +101,23 @@ impl KeyTable {
 
     /// Returns the lane in flight for this key.
     pub fn lane(&self, key: &LaneKey) -> Option<Arc<Lane>> {
-        self.entries().lanes.get(key).cloned()
+        self.entries.lock().lanes.get(key).cloned()
     }
 
     /// Blocks a key, unless it is in flight.
     pub fn block(&self, key: LaneKey, wait: KeyBlock) {
-        self.entries().block(key, wait);
+        self.entries.lock().block(key, wait);
     }
 
     /// Returns how often some sink came up until now, for [`block_for_sink`](Self::block_for_sink).
     pub fn recoveries(&self) -> Recoveries {
-        self.entries().recoveries
+        self.entries.lock().recoveries
     }
 
     /// Blocks a key whose sink was found paused after `as_of` was read. If a sink came up since, it
     /// may be this one: the key is scanned instead, or it would stay blocked.
     pub fn block_for_sink(&self, key: LaneKey, wait: KeyBlock, as_of: Recoveries) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if entries.recoveries == as_of {
             entries.block(key, wait)
         } else {
@@ -125,19 +127,19 @@ impl KeyTable {
 
     /// Unblocks all keys that wait for a sink: one is up.
     pub fn unblock_sinks(&self) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         entries.recoveries.0 += 1;
         entries.release_blocked(|wait| wait.reason == BlockReason::SinkPaused);
     }
 
     /// Unblocks all keys that wait for the end of a lease: its owner may be dead.
     pub(crate) fn unblock_leased(&self) {
-        self.entries().release_blocked(|wait| wait.reason == BlockReason::Leased);
+        self.entries.lock().release_blocked(|wait| wait.reason == BlockReason::Leased);
     }
 
     /// Unblocks all keys that wait for a destination: it confirms again.
     pub(crate) fn unblock_destination(&self, sink: &str, destination: &Address) {
-        self.entries().release_blocked(|wait| wait.is_for(sink, destination));
+        self.entries.lock().release_blocked(|wait| wait.is_for(sink, destination));
     }
 
     /// Unblocks one key of each of these destinations, if possible one whose record is not
@@ -148,7 +150,7 @@ impl KeyTable {
         destinations: &[Address],
         is_suspected: impl Fn(&RecordId) -> bool,
     ) -> Vec<(LaneKey, Blocker)> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let rank = |wait: &KeyBlock| (is_suspected(&wait.blocker.id), wait.since);
         let mut first: HashMap<&Address, (&LaneKey, &KeyBlock)> = HashMap::new();
         let wanted: HashSet<&Address> = destinations.iter().collect();
@@ -170,13 +172,13 @@ impl KeyTable {
 
     /// Removes a key: all its pending records may be acquired.
     pub fn release(&self, key: &LaneKey) {
-        self.entries().release(key);
+        self.entries.lock().release(key);
     }
 
     /// Removes the key of a lane that has ended. `is_complete`: nothing of it is pending, as far as
     /// the stream was handled.
     pub(super) fn end_lane(&self, lane: &Lane, is_complete: bool) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if is_complete && !entries.withheld.contains_key(&lane.key) {
             entries.remove(&lane.key);
             entries.strays.remove(&lane.key);
@@ -187,7 +189,7 @@ impl KeyTable {
 
     /// Removes a blocked key; one in flight stays.
     pub fn unblock(&self, key: &LaneKey) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if !entries.lanes.contains_key(key) {
             entries.release(key);
         }
@@ -195,7 +197,7 @@ impl KeyTable {
 
     /// Removes the keys whose block is over by now. Returns whether there were any.
     pub fn unblock_due(&self, now: Instant) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if entries.next_due.is_none_or(|due| now < due) {
             return false;
         }
@@ -206,7 +208,7 @@ impl KeyTable {
 
     /// Unblocks a key that still waits for this blocker, unchanged. Returns whether it did.
     pub fn unblock_from(&self, key: &LaneKey, blocker: &Blocker) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let waits = entries.block_of(key).is_some_and(|wait| wait.blocker == *blocker);
         if waits {
             entries.release(key);
@@ -217,25 +219,20 @@ impl KeyTable {
     /// Updates the blocker of a key that was written since, with the state that a read has shown:
     /// later reads are compared with this one.
     pub(super) fn update_blocker(&self, key: &LaneKey, blocker: &Blocker, seen: Blocker) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if let Some(wait) = entries.blocked.get_mut(key).filter(|wait| wait.blocker == *blocker) {
             wait.blocker = seen;
         }
     }
 
     /// Notes which keys a rotation found blocked by dead records.
-    pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, Dead)>) {
-        let mut entries = self.entries();
+    pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
+        let mut entries = self.entries.lock();
         if entries.follows {
             entries.block_by_dead(keys);
         } else {
             entries.dead_blockers = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect();
         }
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        // A panic elsewhere ends the process; the table itself is never left half written.
-        self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

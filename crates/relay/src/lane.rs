@@ -2,13 +2,15 @@
 //! [worker](crate::lane_worker) delivers them.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::blocker::KeyBlock;
 use crate::in_flight::InFlight;
@@ -23,7 +25,7 @@ pub struct Lane {
     /// The key's partition.
     pub partition: u8,
     /// Whether it holds one quarantined record.
-    pub alone: bool,
+    pub is_quarantined: bool,
     revoked: AtomicBool,
     refused: AtomicBool,
     parked: AtomicBool,
@@ -120,15 +122,15 @@ impl Lane {
     }
 
     /// Creates a lane for one quarantined record.
-    pub(crate) fn alone(key: LaneKey, partition: u8) -> Arc<Self> {
+    pub(crate) fn quarantined(key: LaneKey, partition: u8) -> Arc<Self> {
         Arc::new(Self::with(key, partition, true))
     }
 
-    fn with(key: LaneKey, partition: u8, alone: bool) -> Self {
+    fn with(key: LaneKey, partition: u8, is_quarantined: bool) -> Self {
         Self {
             key,
             partition,
-            alone,
+            is_quarantined,
             revoked: AtomicBool::default(),
             refused: AtomicBool::default(),
             parked: AtomicBool::default(),
@@ -141,6 +143,7 @@ impl Lane {
     /// Revokes the lane because another instance will own its partition: it publishes nothing more,
     /// and ends when the outcome of what is under way is known.
     pub fn revoke(&self) {
+        debug!(key = self.key.as_str(), partition = self.partition, "revoked a lane");
         self.revoked.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }
@@ -195,7 +198,7 @@ impl Lane {
         if self.parked.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let records = self.state().in_flight.len();
+        let records = self.state.lock().in_flight.len();
         load.park(records);
         Some(Parked { lane: self, load, records })
     }
@@ -203,7 +206,7 @@ impl Lane {
     /// Adds newly leased records behind those that wait. `more`: the key has more.
     pub fn add(&self, records: Vec<LeasedRecord>, more: bool) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.came = records.len();
             state.take(records);
             state.more = more;
@@ -216,7 +219,7 @@ impl Lane {
     /// Expects the lease of these first records. `is_complete`: they are all pending records of its
     /// key.
     pub(super) fn begin(&self, records: &[Record], is_complete: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.first = records.first().map(|record| record.id.clone());
         state.expected.extend(records.iter().map(|record| record.id.clone()));
         state.is_complete = is_complete;
@@ -225,13 +228,13 @@ impl Lane {
     /// Notes that the lease of its first records is queued, before any record offered from now
     /// on.
     pub(super) fn queued(&self) {
-        self.state().is_queued = true;
+        self.state.lock().is_queued = true;
     }
 
     /// Expects the lease of one more record. Returns false if its key has a pending record that the
     /// lane does not hold, or if the lane is full, has ended, or is not queued yet.
     pub(super) fn offer(&self, id: &RecordId) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_full = state.in_flight.len() + state.expected.len() >= Settings::WHOLE;
         if is_full || state.is_closed || !state.is_queued || !state.is_complete {
             state.is_complete = false;
@@ -242,7 +245,7 @@ impl Lane {
 
     /// Returns whether this record is in flight or being leased.
     pub(super) fn expects(&self, id: &RecordId) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.in_flight.contains(id) || state.expected.contains(id)
     }
 
@@ -255,7 +258,7 @@ impl Lane {
         more: Option<bool>,
     ) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if held.len() < expected.len() {
                 (state.is_complete, state.has_gap) = (false, true);
             }
@@ -270,12 +273,12 @@ impl Lane {
 
     /// Notes that its key has, or may have, a pending record that the lane does not hold.
     pub(super) fn leave_incomplete(&self) {
-        self.state().is_complete = false;
+        self.state.lock().is_complete = false;
     }
 
     /// Closes the lane: nothing is added any more. Returns whether its key has nothing pending.
     pub(super) fn close(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closed = true;
         state.is_complete && state.waiting.is_empty() && state.in_flight.is_empty()
     }
@@ -283,19 +286,19 @@ impl Lane {
     /// Returns whether nothing may be added any more: the lane has ended, never began, or has a
     /// gap.
     pub(super) fn is_closed(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.is_closed || state.has_gap
     }
 
     /// Returns the record of a lane without a key.
     pub(super) fn single(&self) -> RecordId {
-        self.state().first.clone().unwrap_or_else(|| RecordId::from(bson::Bson::Null))
+        self.state.lock().first.clone().unwrap_or_else(|| RecordId::from(bson::Bson::Null))
     }
 
     /// Returns whether the record is in flight, or was since the refill under way was requested:
     /// leased by this lane, confirmed, or settled.
     pub fn had(&self, record: &Record) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.in_flight.contains(&record.id)
             || state.expected.contains(&record.id)
             || state.settled_meanwhile.contains(&record.id)
@@ -303,20 +306,20 @@ impl Lane {
 
     /// Returns the records that are leased, or confirmed and not yet settled.
     pub fn in_flight(&self) -> Vec<RecordId> {
-        self.state().in_flight.iter().cloned().collect()
+        self.state.lock().in_flight.iter().cloned().collect()
     }
 
     /// Returns how many records a refill's snapshot may show that were in flight when it was
     /// requested.
     pub fn had_count(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         state.in_flight.len() + state.expected.len() + state.settled_meanwhile.len()
     }
 
     /// Notes that MongoDB has the record's outcome.
     pub fn settled(&self, id: &RecordId) {
         let is_news = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some(id) = state.in_flight.take(id)
                 && state.refilling
             {
@@ -333,7 +336,7 @@ impl Lane {
     /// Takes the next step. `share`: how many unsettled records allow a request for more, if there
     /// is room. Returns also whether the caller must request more and answer by [`add`](Self::add).
     pub(super) fn next(&self, share: Option<usize>) -> (Next, bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // (A refill reads unsettled records again.)
         let is_short = |share| {
             state.waiting.len() <= state.came / 2 && state.unsettled() <= share && state.more
@@ -357,27 +360,23 @@ impl Lane {
 
     /// Puts a record that was not published back in front of the others.
     pub(super) fn put_back(&self, held: LeasedRecord) {
-        self.state().waiting.push_front(held);
+        self.state.lock().waiting.push_front(held);
     }
 
     /// Returns how many records are not published yet.
     pub(super) fn waiting_count(&self) -> usize {
-        self.state().waiting.len()
+        self.state.lock().waiting.len()
     }
 
     /// Takes the records that were not published, in order.
     pub(super) fn take_waiting(&self) -> VecDeque<LeasedRecord> {
-        std::mem::take(&mut self.state().waiting)
+        std::mem::take(&mut self.state.lock().waiting)
     }
 
     /// Returns whether the lane holds and expects nothing.
     pub(super) fn is_finished(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.waiting.is_empty() && state.is_idle()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

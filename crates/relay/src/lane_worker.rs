@@ -12,7 +12,7 @@ use tracing::{debug, instrument, warn};
 use crate::addressing;
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::context::{ExpectedLane, RelayContext, SinkHandle};
-use crate::dead_letter::{DeadLetterSender, Later};
+use crate::dead_letter::{DeadLetterDelayed, DeadLetterSender};
 use crate::lane::{Lane, LaneEnd, Next};
 use crate::lease::LeasedRecord;
 use crate::publisher::{Delivery, DeliveryResult, Publisher};
@@ -23,7 +23,12 @@ use crate::sink::Sink;
 /// This loop implements the prefix rule: a record is published when all records before it in this
 /// lane are confirmed, or dead by a write that matched and that a majority acknowledged. Anything
 /// else ends the lane, and releases the records behind.
-#[instrument(name = "lane", level = "debug", skip_all, fields(key = lane.key.as_str()))]
+#[instrument(
+    name = "lane",
+    level = "debug",
+    skip_all,
+    fields(key = lane.key.as_str(), partition = lane.partition)
+)]
 pub async fn run<S: Sink>(lane: Arc<Lane>, context: &RelayContext<S>) -> LaneEnd {
     LaneWorker { lane, context }.run().await
 }
@@ -57,7 +62,7 @@ impl<S: Sink> LaneWorker<'_, S> {
             publishing.resume();
             // A quarantined record uses an isolated connection.
             let handle = addressing::sink_of(self.context, &leased.record);
-            let handle = handle.filter(|_| !self.lane.alone);
+            let handle = handle.filter(|_| !self.lane.is_quarantined);
             if !expected.as_ref().is_some_and(|expected| expected.is_for(handle)) {
                 expected = handle.map(SinkHandle::expect_lane);
             }
@@ -102,7 +107,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     /// Delivers one record. Returns `None` if the next one may go.
     async fn deliver(&self, leased: LeasedRecord) -> Option<LaneEnd> {
         if leased.is_lost() {
-            self.lose(&leased);
+            self.drop_lost(&leased);
             return Some(LaneEnd::Interrupted);
         }
         let publisher = Publisher::new(self.context);
@@ -125,7 +130,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     async fn conclude(&self, leased: LeasedRecord, result: DeliveryResult) -> Option<LaneEnd> {
         let sink = result.sink;
         match result.delivery {
-            Delivery::Confirmed if self.lane.alone => {
+            Delivery::Confirmed if self.lane.is_quarantined => {
                 // Settled before the next quarantined record, which may end this process: a
                 // delivered record must not be counted for the crash of its successor.
                 let ours = self.settle_and_wait(leased, &sink, Outcome::Done).await;
@@ -137,7 +142,7 @@ impl<S: Sink> LaneWorker<'_, S> {
             }
             Delivery::Failed(error) if leased.attempt() < self.context.settings.max_attempts => {
                 let delay = self.context.settings.backoff.delay(leased.attempt());
-                debug!(id = %leased.record.id, attempt = leased.attempt(), error, "delivery failed");
+                debug!(record.id = %leased.record.id, attempt = leased.attempt(), error, "delivery failed");
                 self.release_followers().await;
                 let blocker = Blocker::written(&leased.record);
                 let outcome = Outcome::Retry { delay, error };
@@ -159,8 +164,8 @@ impl<S: Sink> LaneWorker<'_, S> {
             Delivery::DestinationPaused(destination, until) => {
                 self.release_followers().await;
                 let blocker = Blocker::of(&leased.record);
-                let way = sink.as_str().into();
-                let wait = KeyBlock::for_destination(blocker, Some(until), way, destination);
+                let route = sink.as_str().into();
+                let wait = KeyBlock::for_destination(blocker, Some(until), route, destination);
                 self.settle(leased, &sink, Outcome::Released).await;
                 Some(LaneEnd::Waits(Box::new(wait)))
             }
@@ -189,9 +194,9 @@ impl<S: Sink> LaneWorker<'_, S> {
         // A dead letter may take as long as a publish, and takes no room from others.
         let parked = self.lane.park(&self.context.state.in_flight);
         let sender = DeadLetterSender::new(self.context);
-        let sent = sender.send(&leased.record, attempts, &reason, self.lane.alone).await;
+        let sent = sender.send(&leased.record, attempts, &reason, self.lane.is_quarantined).await;
         drop(parked);
-        if let Err(Later) = sent {
+        if let Err(DeadLetterDelayed) = sent {
             // It would die without its dead letter: only its key waits with it.
             let delay = self.context.settings.probe_max;
             self.context.state.pending_deaths.remember(&leased.record, &reason, delay);
@@ -221,7 +226,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     }
 
     /// Drops a record that a renewal found leased elsewhere: nothing is written for it.
-    fn lose(&self, leased: &LeasedRecord) {
+    fn drop_lost(&self, leased: &LeasedRecord) {
         self.context.state.in_flight.remove(leased.record.size());
         self.context.metrics.lost("");
         self.lane.leave_incomplete();

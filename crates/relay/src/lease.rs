@@ -1,12 +1,13 @@
 //! Records that this relay has leased, and the lease that proves it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::{LeaseId, RecordId};
 use postrider_outbox::record::Record;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 
 /// One lease on the records of one acquisition.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub struct Lease {
     pub id: LeaseId,
     length: Duration,
     /// When it was acquired or last renewed: the time before the command was sent.
-    since: Mutex<Moment>,
+    since: Mutex<BootInstant>,
     members: OnceLock<Vec<Arc<LeaseEntry>>>,
 }
 
@@ -35,7 +36,7 @@ const SETTLING: u8 = 2;
 
 impl Lease {
     /// Creates a lease whose command is about to be sent.
-    pub fn new(id: LeaseId, length: Duration, before_command: Moment) -> Arc<Self> {
+    pub fn new(id: LeaseId, length: Duration, before_command: BootInstant) -> Arc<Self> {
         let since = Mutex::new(before_command);
         Arc::new(Self { id, length, since, members: OnceLock::new() })
     }
@@ -58,18 +59,18 @@ impl Lease {
     ///
     /// Counted on this host's clock (one that runs during a suspension) from *before* the command
     /// was sent, so it ends no later than the server's `leaseUntil`.
-    pub fn budget(&self, now: Moment) -> Duration {
+    pub fn budget(&self, now: BootInstant) -> Duration {
         (self.since() + self.length).since(now)
     }
 
     /// Returns whether a third of the lease is spent: time to renew what is still in flight.
-    pub fn wants_renewal(&self, now: Moment) -> bool {
+    pub fn wants_renewal(&self, now: BootInstant) -> bool {
         self.budget(now) < self.length * 2 / 3
     }
 
     /// Notes a renewal whose command was sent at `before_command`.
-    pub fn renewed(&self, before_command: Moment) {
-        *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = before_command;
+    pub fn renewed(&self, before_command: BootInstant) {
+        *self.since.lock() = before_command;
     }
 
     /// Returns the records that are still in flight: neither lost nor being settled.
@@ -78,8 +79,8 @@ impl Lease {
         members.filter(|member| member.is(IN_FLIGHT)).cloned().collect()
     }
 
-    fn since(&self) -> Moment {
-        *self.since.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn since(&self) -> BootInstant {
+        *self.since.lock()
     }
 }
 
@@ -113,7 +114,7 @@ pub struct LeasedRecord {
 impl LeasedRecord {
     /// Returns whether a publish may start now.
     pub fn may_start(&self) -> bool {
-        self.member.is(IN_FLIGHT) && !self.lease.budget(Moment::now()).is_zero()
+        self.member.is(IN_FLIGHT) && !self.lease.budget(BootInstant::now()).is_zero()
     }
 
     /// Returns whether a renewal found it leased elsewhere.

@@ -6,14 +6,15 @@
 //! `tests/model/src/takeover` has the rules, and what breaks without each.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use postrider_outbox::ids::InstanceId;
 use postrider_outbox::lease::OwnerId;
 use postrider_outbox::record::Record;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 
-use crate::partition::share::Alive;
+use crate::partition::owned::LiveOwners;
 
 /// Lease owners that are remembered. Beyond it a lease waits until it expires.
 const MAX_SEEN: usize = 1_000;
@@ -28,9 +29,9 @@ pub struct LeaseOwners {
 #[derive(Debug, Default)]
 struct Known {
     /// The owners that are alive; `None` if that was not read.
-    alive: Option<Alive>,
+    alive: Option<LiveOwners>,
     /// When a lease of an owner that is not alive was first seen.
-    seen: HashMap<InstanceId, Moment>,
+    seen: HashMap<InstanceId, BootInstant>,
 }
 
 impl Known {
@@ -45,14 +46,14 @@ impl LeaseOwners {
     /// Creates the state without any known owner. `predecessor`: the owner that this instance
     /// replaces, whose leases it will see.
     pub(crate) fn new(own: Arc<OwnerId>, predecessor: Option<InstanceId>) -> Self {
-        let seen = predecessor.map(|owner| (owner, Moment::now())).into_iter().collect();
+        let seen = predecessor.map(|owner| (owner, BootInstant::now())).into_iter().collect();
         Self { own, known: Mutex::new(Known { alive: None, seen }) }
     }
 
     /// Replaces the owners that are alive. Returns whether a known lease may have a dead owner: one
     /// that was alive, or one that was seen.
-    pub(crate) fn set_alive(&self, alive: Option<Alive>) -> bool {
-        let mut known = self.known();
+    pub(crate) fn set_alive(&self, alive: Option<LiveOwners>) -> bool {
+        let mut known = self.known.lock();
         let was_dead: BTreeSet<InstanceId> =
             known.seen.keys().copied().filter(|owner| known.is_dead(*owner)).collect();
         let is_gone = match (&known.alive, &alive) {
@@ -72,10 +73,10 @@ impl LeaseOwners {
         let Some(owner) = record.lease_owner.filter(|owner| *owner != self.own.current()) else {
             return false;
         };
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let is_alive = known.alive.as_ref().is_none_or(|alive| alive.owners.contains(&owner));
         if !is_alive && (known.seen.len() < MAX_SEEN || known.seen.contains_key(&owner)) {
-            known.seen.entry(owner).or_insert_with(Moment::now);
+            known.seen.entry(owner).or_insert_with(BootInstant::now);
         }
         known.is_dead(owner)
     }
@@ -88,10 +89,6 @@ impl LeaseOwners {
         let dead = records.filter(|record| self.is_dead(record));
         let dead: BTreeSet<InstanceId> = dead.filter_map(|record| record.lease_owner).collect();
         dead.into_iter().collect()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -110,16 +107,16 @@ mod tests {
     }
 
     /// The result of a read that is sent a second from now.
-    fn alive<const N: usize>(owners: [InstanceId; N]) -> Option<Alive> {
-        let as_of = Moment::now() + Duration::from_secs(1);
-        Some(Alive { owners: Arc::new(BTreeSet::from(owners)), as_of })
+    fn alive<const N: usize>(owners: [InstanceId; N]) -> Option<LiveOwners> {
+        let as_of = BootInstant::now() + Duration::from_secs(1);
+        Some(LiveOwners { owners: Arc::new(BTreeSet::from(owners)), as_of })
     }
 
     #[test]
     fn owner_is_dead_by_a_read_sent_after_its_lease_was_seen() {
         let [own, peer] = [InstanceId::fresh(), InstanceId::fresh()];
         let owners = LeaseOwners::new(OwnerId::new(own), None);
-        let before = Some(Alive { owners: Arc::default(), as_of: Moment::now() });
+        let before = Some(LiveOwners { owners: Arc::default(), as_of: BootInstant::now() });
 
         assert!(!owners.is_dead(&leased_by(peer)), "nothing was read");
         assert!(!owners.set_alive(before));
@@ -148,7 +145,7 @@ mod tests {
         let before = InstanceId::fresh();
         let id = OwnerId::new(before);
         let owners = LeaseOwners::new(id.clone(), None);
-        let now = Some(Alive { owners: Arc::default(), as_of: Moment::now() });
+        let now = Some(LiveOwners { owners: Arc::default(), as_of: BootInstant::now() });
         owners.set_alive(now);
 
         assert!(!owners.is_dead(&leased_by(before)), "its own announcement may be on its way");

@@ -3,14 +3,15 @@
 //! All due leases are renewed concurrently, and each renewal has a timeout of a third of the lease:
 //! a connection that has gone silent must not cost any lease.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::lease::Leaser;
 use postrider_store::StoreError;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 use tracing::{info, warn};
 
 use crate::lease::{Lease, LeaseEntry};
@@ -30,11 +31,11 @@ impl ActiveLeases {
 
     /// Adds one lease.
     pub fn add(&self, lease: &Arc<Lease>) {
-        self.active().push(Arc::downgrade(lease));
+        self.active.lock().push(Arc::downgrade(lease));
     }
 
     /// Renews, forever, each lease of which a third is spent and something is in flight.
-    pub async fn keep(&self, leaser: &Leaser) {
+    pub async fn renew_forever(&self, leaser: &Leaser) {
         // Frequent enough for two attempts between a third and the end.
         let pause = (leaser.length() / 12).max(Duration::from_millis(20));
         loop {
@@ -44,9 +45,9 @@ impl ActiveLeases {
     }
 
     async fn renew_due(&self, leaser: &Leaser) {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let due: Vec<Arc<Lease>> = {
-            let mut active = self.active();
+            let mut active = self.active.lock();
             active.retain(|lease| lease.strong_count() > 0);
             let in_use = active.iter().filter_map(Weak::upgrade);
             let in_use: Vec<Arc<Lease>> =
@@ -83,10 +84,6 @@ impl ActiveLeases {
             }
         }
     }
-
-    fn active(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Lease>>> {
-        self.active.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 /// Renews one lease. Marks the records that it no longer holds as lost, which ends their lanes.
@@ -96,7 +93,7 @@ async fn renew(
     members: &[Arc<LeaseEntry>],
 ) -> Result<(), StoreError> {
     let ids: Vec<RecordId> = members.iter().map(|member| member.id().clone()).collect();
-    let before_command = Moment::now();
+    let before_command = BootInstant::now();
     let matched = leaser.renew(lease.id, &ids).await?;
     if matched < ids.len() as u64 {
         // Fewer: settled in the meantime, or leased elsewhere.

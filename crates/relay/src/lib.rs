@@ -117,8 +117,8 @@ use crate::lease_owners::LeaseOwners;
 use crate::lease_renewal::ActiveLeases;
 use crate::metrics::{RelayMetrics, SinkMetrics};
 use crate::misplaced::Misplaced;
-use crate::partition::share::Share;
-use crate::partition::vigil::Vigil;
+use crate::partition::owned::OwnedPartitions;
+use crate::partition::suspension::SuspensionDetector;
 use crate::pending_deaths::{DeadRecord, PendingDeaths};
 use crate::refused_changes::RefusedChanges;
 use crate::routing::Router;
@@ -134,7 +134,7 @@ use crate::turns::{ProbeBudget, Turns};
 /// released.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// Notes that the error of a slow stop names.
+/// Maximum number of records that the error of a slow stop names.
 const MAX_NAMED: usize = 10;
 
 /// The components of a relay.
@@ -151,13 +151,13 @@ pub struct RelayParts<S> {
     /// The sinks by name.
     pub sinks: BTreeMap<String, S>,
     /// The partitions that this instance may deliver, and their changes.
-    pub share: watch::Receiver<Share>,
+    pub owned: watch::Receiver<OwnedPartitions>,
     /// Reasons to scan, and the events of the change stream.
     pub wakeup: Wakeup,
     /// Whether a done record is deleted at once (retention `"0s"`).
     pub delete_done: bool,
     /// Whether this process was suspended.
-    pub vigil: Arc<Vigil>,
+    pub suspension: Arc<SuspensionDetector>,
     /// The owner id of the instance that this one replaces.
     pub predecessor: Option<InstanceId>,
 }
@@ -184,7 +184,7 @@ pub enum RelayError {
 /// The relay of one instance.
 pub struct Relay<S> {
     context: Arc<RelayContext<S>>,
-    share: watch::Receiver<Share>,
+    owned: watch::Receiver<OwnedPartitions>,
     wakeup: Wakeup,
     refills: mpsc::UnboundedReceiver<Arc<Lane>>,
     dead_letters: mpsc::Receiver<DeadRecord>,
@@ -202,10 +202,10 @@ impl<S: Sink> Relay<S> {
             owner,
             router,
             sinks,
-            share,
+            owned,
             wakeup,
             delete_done,
-            vigil,
+            suspension,
             predecessor,
         } = parts;
         let metrics = Arc::new(RelayMetrics::new(sinks.keys().map(String::as_str)));
@@ -232,9 +232,9 @@ impl<S: Sink> Relay<S> {
             in_flight: Arc::default(),
             turns: Turns::default(),
             probe_budget: ProbeBudget::new(settings.batch_bytes),
-            vigil,
+            suspension,
         };
-        state.key_table.set_owned(&share.borrow().partitions);
+        state.key_table.set_owned(&owned.borrow().partitions);
         let writer = SettlementWriter {
             settlements: Settlements::new(collections.clone(), delete_done),
             batch_size: settings.batch_size,
@@ -259,7 +259,7 @@ impl<S: Sink> Relay<S> {
         });
         let settlement_writer = tokio::spawn(settlement_writer::run(writer, settled));
         let (refills, dead_letters) = (asked_refills, dead);
-        Self { context, share, wakeup, refills, dead_letters, settlement_writer }
+        Self { context, owned, wakeup, refills, dead_letters, settlement_writer }
     }
 
     /// Returns the state that other components may read: circuits, keys, metrics.
@@ -277,16 +277,16 @@ impl<S: Sink> Relay<S> {
         let mut parts = JoinSet::new();
         for name in context.sinks.keys() {
             let (context, name, wakeup) = (context.clone(), name.clone(), self.wakeup.clone());
-            parts.spawn(async move { keep_circuit(&context, &name, &wakeup).await });
+            parts.spawn(async move { run_circuit(&context, &name, &wakeup).await });
         }
         parts.spawn(dead_letter::run(context.clone(), self.dead_letters));
         parts.spawn(housekeeping::run(context.clone(), self.wakeup.clone()));
         parts.spawn(recheck::run(context.clone(), self.wakeup.clone()));
         parts.spawn(audit::run(context.clone(), self.wakeup.clone()));
         let renewing = context.clone();
-        parts.spawn(async move { renewing.state.leases.keep(&renewing.leaser).await });
+        parts.spawn(async move { renewing.state.leases.renew_forever(&renewing.leaser).await });
 
-        let mut driver = Driver::new(context.clone(), self.share, self.wakeup, self.refills);
+        let mut driver = Driver::new(context.clone(), self.owned, self.wakeup, self.refills);
         let ended = tokio::select! {
             ended = driver.run() => ended.map_err(RelayError::Panicked),
             Some(Err(panicked)) = parts.join_next() => return Err(RelayError::Panicked(panicked)),
@@ -338,7 +338,7 @@ fn sink_handle<S: Sink>(name: &str, sink: S, probe_max: Duration) -> SinkHandle<
     }
 }
 
-async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wakeup) {
+async fn run_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wakeup) {
     let Some(handle) = context.sinks.get(name) else { return };
     let on_up = || {
         handle.metrics.up(true);
@@ -347,7 +347,7 @@ async fn keep_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &W
     };
     let on_down = || handle.metrics.up(false);
     let probe_max = context.settings.probe_max;
-    handle.circuit.keep(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
+    handle.circuit.run(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
     // This task must not end before the process does.
     std::future::pending::<()>().await;
 }

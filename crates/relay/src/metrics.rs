@@ -25,7 +25,7 @@ pub const SINK_UP: &str = "postrider_sink_up";
 pub const KEYS_HELD: &str = "postrider_keys_held";
 /// Records repaired.
 pub const REPAIRED: &str = "postrider_records_repaired_total";
-/// Notes that the change stream did not bring, found by an audit.
+/// Records that the change stream did not bring, found by an audit.
 pub const AUDIT_FINDINGS: &str = "postrider_audit_findings_total";
 /// Whether MongoDB refuses or fails to do what the relay asks of it.
 pub const STORE_FAILING: &str = "postrider_store_failing";

@@ -5,10 +5,10 @@
 //! behind it wait until a majority has acknowledged its correction.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 
 use bson::Timestamp;
 use bson::raw::RawDocumentBuf;
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 
@@ -24,7 +24,7 @@ pub(crate) struct Misplaced {
 impl Misplaced {
     /// Adds one record. Returns false if there are too many.
     pub(crate) fn note(&self, record: Record) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let has_room = known.len() < MAX_RECORDS || known.contains_key(&record.id);
         if has_room {
             // Only its partition is corrected.
@@ -36,13 +36,13 @@ impl Misplaced {
 
     /// Returns the key and the `seq` of each record.
     pub(crate) fn holding(&self) -> Vec<(LaneKey, Option<Timestamp>)> {
-        let known = self.known();
+        let known = self.known.lock();
         known.values().map(|record| (record.lane.clone(), record.seq)).collect()
     }
 
     /// Returns their keys, and the partitions that they belong to.
     pub(crate) fn keys(&self) -> Vec<(LaneKey, u8)> {
-        let known = self.known();
+        let known = self.known.lock();
         known.values().map(|record| (record.lane.clone(), record.partition)).collect()
     }
 
@@ -52,7 +52,7 @@ impl Misplaced {
         count: usize,
         is_left_out: impl Fn(&RecordId) -> bool,
     ) -> Vec<Record> {
-        let known = self.known();
+        let known = self.known.lock();
         let mut next: Vec<&Record> =
             known.values().filter(|record| !is_left_out(&record.id)).collect();
         next.sort_by_key(|record| (record.seq.is_none(), record.seq));
@@ -61,7 +61,7 @@ impl Misplaced {
 
     /// Removes a record: a majority has acknowledged its correction, or it is not pending any more.
     pub(crate) fn forget(&self, id: &RecordId) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if !known.is_empty() {
             known.remove(id);
         }
@@ -69,10 +69,6 @@ impl Misplaced {
 
     /// Removes the records of other partitions.
     pub(crate) fn keep_within(&self, partitions: &[u8]) {
-        self.known().retain(|_, record| partitions.contains(&record.partition));
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<RecordId, Record>> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.known.lock().retain(|_, record| partitions.contains(&record.partition));
     }
 }

@@ -2,9 +2,9 @@
 //! lane.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postrider_outbox::fields::{
     ATTEMPT, LAST_ERROR, LAST_ERROR_AT, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL,
     PARTITION, SEQ, VISIBLE_AT,
@@ -66,7 +66,7 @@ struct PendingDeath {
 impl PendingDeaths {
     /// Returns why the record will be dead.
     pub(crate) fn reason(&self, record: &Record) -> Option<DeadReason> {
-        let mut deaths = self.lock();
+        let mut deaths = self.deaths.lock();
         if deaths.is_empty() {
             return None;
         }
@@ -80,7 +80,7 @@ impl PendingDeaths {
 
     /// Remembers a record whose dead letter waits, for `pause` and some time.
     pub(crate) fn remember(&self, record: &Record, reason: &DeadReason, pause: Duration) {
-        let mut deaths = self.lock();
+        let mut deaths = self.deaths.lock();
         if deaths.len() >= MAX_REMEMBERED {
             deaths.retain(|_, death| death.tried.elapsed() < RETENTION);
         }
@@ -98,7 +98,7 @@ impl PendingDeaths {
 
     /// Forgets a record that is dead.
     pub(crate) fn forget(&self, id: &RecordId) {
-        let mut deaths = self.lock();
+        let mut deaths = self.deaths.lock();
         if !deaths.is_empty() {
             deaths.remove(id);
         }
@@ -106,7 +106,7 @@ impl PendingDeaths {
 
     /// Notes the confirm of a dead letter that was sent at this time.
     pub(super) fn confirmed(&self, destination: Address, handed_over: Instant) {
-        let mut confirmed = self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut confirmed = self.confirmed.lock();
         if confirmed.len() >= MAX_DESTINATIONS && !confirmed.contains_key(&destination) {
             let oldest = confirmed.iter().min_by_key(|(_, at)| **at);
             let oldest = oldest.map(|(destination, _)| destination.clone());
@@ -119,7 +119,7 @@ impl PendingDeaths {
     /// Returns whether this destination has confirmed a later message: then the destination is not
     /// at fault for a missing confirm.
     pub(super) fn has_confirmed_since(&self, destination: &Address, handed_over: Instant) -> bool {
-        let confirmed = self.confirmed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let confirmed = self.confirmed.lock();
         confirmed.get(destination).is_some_and(|latest| *latest > handed_over)
     }
 
@@ -127,15 +127,11 @@ impl PendingDeaths {
     /// allowed.
     pub(super) fn may_retry(&self, record: &Record, reason: &DeadReason) -> bool {
         self.remember(record, reason, Duration::ZERO);
-        let mut deaths = self.lock();
+        let mut deaths = self.deaths.lock();
         // (If there is no room to count it, it waits.)
         let Some(death) = deaths.get_mut(&record.id) else { return true };
         death.sends += 1;
         death.sends < MAX_SENDS
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, PendingDeath>> {
-        self.deaths.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -30,7 +30,7 @@ pub struct PlanInput<'a> {
     /// Keys of which this relay has a lane or a quarantined record.
     pub taken: HashSet<LaneKey>,
     /// Whether a record must be quarantined for its lost connections.
-    pub goes_alone: &'a dyn Fn(&RecordId) -> bool,
+    pub must_be_isolated: &'a dyn Fn(&RecordId) -> bool,
     /// Whether the record is in flight in the lane that is refilled, or confirmed by it.
     pub in_flight: &'a dyn Fn(&Record) -> bool,
     /// Whether the instance that leased the record is dead.
@@ -131,7 +131,7 @@ impl RecordState {
             Self::Leased
         } else if let Some(due) = record.visible_at.filter(|due| *due > now) {
             Self::NotDue(due)
-        } else if record.is_suspect() {
+        } else if record.is_poison() {
             Self::Poison
         } else {
             Self::Fit
@@ -255,11 +255,11 @@ fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
         Availability::Paused(reason) => Decision::Waits(reason, None),
         Availability::Available | Availability::Probe if of_itself == RecordState::Poison => {
             // In a shared lease another record may have caused the crash.
-            let is_spent = record.was_alone() && record.attempt >= input.max_attempts;
+            let is_spent = record.was_quarantined() && record.attempt >= input.max_attempts;
             if is_spent { Decision::Spent } else { Decision::GoesAlone }
         }
         Availability::Probe => Decision::GoesAlone,
-        Availability::Available if (input.goes_alone)(&record.id) => Decision::GoesAlone,
+        Availability::Available if (input.must_be_isolated)(&record.id) => Decision::GoesAlone,
         Availability::Available => Decision::Goes,
     }
 }

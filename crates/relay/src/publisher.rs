@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use postrider_outbox::reason::DeadReason;
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::failpoint;
-use postrider_store::moment::Moment;
-use tracing::{instrument, trace};
+use tracing::{debug, instrument};
 
 use crate::addressing;
 use crate::context::{RelayContext, SinkHandle};
 use crate::destination_circuits::Fault;
-use crate::isolation::Place;
+use crate::isolation::IsolatedSlot;
 use crate::lane::{Lane, Parked};
 use crate::lease::LeasedRecord;
 use crate::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
@@ -63,12 +63,12 @@ pub(super) struct Admitted<'a, S> {
     message: Message,
     destination: Address,
     /// The isolated connection; `None` for the main one.
-    place: Option<Place>,
+    slot: Option<IsolatedSlot>,
 }
 
 impl<S> Admitted<'_, S> {
     /// Returns sink and destination: within both a broker keeps the order of what is published.
-    pub(super) fn way(&self) -> (String, String) {
+    pub(super) fn route(&self) -> (String, String) {
         (self.sink.clone(), self.message.address.destination.clone())
     }
 
@@ -127,7 +127,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         };
         let destination = handle.sink.destination(&message);
         match self.enter(handle, &destination, leased, lane, waits).await {
-            Ok(place) => Ok(Admitted { sink, handle, message, destination, place }),
+            Ok(slot) => Ok(Admitted { sink, handle, message, destination, slot }),
             Err(delivery) => Err(DeliveryResult { sink, delivery }),
         }
     }
@@ -139,7 +139,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         leased: &LeasedRecord,
         lane: &Lane,
         waits: bool,
-    ) -> Result<Option<Place>, Delivery> {
+    ) -> Result<Option<IsolatedSlot>, Delivery> {
         if !waits && !handle.circuit.is_closed() {
             return Err(Delivery::SinkLost);
         }
@@ -151,20 +151,21 @@ impl<'a, S: Sink> Publisher<'a, S> {
         if !is_up {
             return Err(Delivery::Interrupted);
         }
-        let goes_alone = self.context.state.connection_losses.goes_alone(&leased.record.id);
-        if lane.alone {
+        let must_be_isolated =
+            self.context.state.connection_losses.must_be_isolated(&leased.record.id);
+        if lane.is_quarantined {
             // A record that may have lost connections shares none with probes.
-            let exclusive = handle.destinations.is_exclusive(destination) || goes_alone;
-            let place = tokio::select! {
-                place = handle.isolated.enter(exclusive) => place,
+            let exclusive = handle.destinations.is_exclusive(destination) || must_be_isolated;
+            let slot = tokio::select! {
+                slot = handle.isolated.enter(exclusive) => slot,
                 () = lane.over(&self.context.stop) => return Err(Delivery::Interrupted),
             };
-            return place.map(Some).map_err(|down| self.not_isolated(handle, destination, down));
+            return slot.map(Some).map_err(|down| self.not_isolated(handle, destination, down));
         }
-        if goes_alone {
+        if must_be_isolated {
             return Err(Delivery::Interrupted);
         }
-        match handle.destinations.waits(destination) {
+        match handle.destinations.paused_until(destination) {
             Some(until) => Err(Delivery::DestinationPaused(destination.clone(), until)),
             None => Ok(None),
         }
@@ -197,10 +198,11 @@ impl<'a, S: Sink> Publisher<'a, S> {
         level = "debug",
         skip_all,
         fields(
-            record_id = %leased.record.id,
+            record.id = %leased.record.id,
             key = lane.key.as_str(),
             attempt = leased.attempt(),
             sink = admitted.sink,
+            destination = admitted.destination.destination,
         )
     )]
     pub(super) async fn send(
@@ -209,21 +211,22 @@ impl<'a, S: Sink> Publisher<'a, S> {
         leased: &LeasedRecord,
         lane: &Lane,
     ) -> DeliveryResult {
-        let Admitted { sink, handle, mut message, destination, place } = admitted;
+        let Admitted { sink, handle, mut message, destination, slot } = admitted;
         // Checked as late as possible: no publish starts after the lease has ended.
-        if !leased.may_start() || !self.context.state.vigil.may_publish(Moment::now()) {
+        if !leased.may_start() || !self.context.state.suspension.may_publish(BootInstant::now()) {
             return DeliveryResult { sink, delivery: Delivery::Interrupted };
         }
         let in_flight = &self.context.state.in_flight;
+        debug!(isolated = slot.is_some(), "publishing");
         failpoint::hit("relay::before_publish");
         failpoint::hit_with("relay::publish", &message.id);
         let timestamp = message.timestamp;
         message.is_urgent = lane.waiting_count() > URGENT_FACTOR * in_flight.per_lane();
-        let (handed_over, result) = match &place {
-            Some(place) => {
+        let (handed_over, result) = match &slot {
+            Some(slot) => {
                 // A probe may take as long as a publish, and takes no room from others.
-                let _parked = if place.is_exclusive() { None } else { self.park(lane) };
-                handle.isolated.publish(place, message).await
+                let _parked = if slot.is_exclusive() { None } else { self.park(lane) };
+                handle.isolated.publish(slot, message).await
             }
             None => {
                 let handed_over = Instant::now();
@@ -234,14 +237,17 @@ impl<'a, S: Sink> Publisher<'a, S> {
         let delivery = match result {
             Ok(()) => {
                 failpoint::hit("relay::after_confirm");
-                trace!("confirmed");
+                debug!("confirmed");
                 self.context.state.connection_losses.forget(&leased.record.id);
                 let confirms_again = handle.destinations.confirmed(&destination, handed_over);
                 self.unblock_if(confirms_again, handle, &destination);
                 handle.metrics.delivered(timestamp, self.context.clock.now());
                 Delivery::Confirmed
             }
-            Err(error) => self.judge(handle, &destination, leased, place, handed_over, error),
+            Err(error) => {
+                debug!(failure = ?error.failure, cause = error.detail, "not confirmed");
+                self.judge(handle, &destination, leased, slot, handed_over, error)
+            }
         };
         DeliveryResult { sink, delivery }
     }
@@ -262,14 +268,14 @@ impl<'a, S: Sink> Publisher<'a, S> {
         if let Ok(result) = tokio::time::timeout(SLOW_PUBLISH, &mut publishing).await {
             return result;
         }
-        let doubt = handle.destinations.doubt(destination);
+        let slow = handle.destinations.begin_slow_publish(destination);
         let mut parked = None;
         loop {
             if let Ok(result) = tokio::time::timeout(SLOW_PUBLISH, &mut publishing).await {
-                self.unblock_if(doubt.end(), handle, destination);
+                self.unblock_if(slow.end(), handle, destination);
                 return result;
             }
-            if doubt.is_silent(SLOW_PUBLISH) {
+            if slow.is_silent(SLOW_PUBLISH) {
                 parked = parked.or_else(|| self.park(lane));
             }
             if handle.sink.replaced_at() > Some(handed_over) {
@@ -277,11 +283,11 @@ impl<'a, S: Sink> Publisher<'a, S> {
             }
         }
         let waits = handle.destinations.left_behind(destination, handed_over, SILENT_CONNECTION);
-        let confirms = waits.is_none() && handle.destinations.heard(destination);
+        let confirms = waits.is_none() && handle.destinations.note_answer(destination);
         self.unblock_if(confirms, handle, destination);
         let _parked = parked.or_else(|| self.park(lane));
         let result = publishing.await;
-        self.unblock_if(doubt.end(), handle, destination);
+        self.unblock_if(slow.end(), handle, destination);
         result
     }
 
@@ -304,7 +310,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         handle: &SinkHandle<S>,
         destination: &Address,
         leased: &LeasedRecord,
-        place: Option<Place>,
+        slot: Option<IsolatedSlot>,
         handed_over: Instant,
         error: PublishError,
     ) -> Delivery {
@@ -314,14 +320,14 @@ impl<'a, S: Sink> Publisher<'a, S> {
         let PublishError { failure, detail } = error;
         let (id, losses) = (&leased.record.id, &self.context.state.connection_losses);
         let is_answer = matches!(failure, Retryable | TooLarge | Rejected);
-        let breaks_silence = is_answer && handle.destinations.heard(destination);
-        self.unblock_if(breaks_silence, handle, destination);
-        match (failure, place) {
-            (Retryable, place) => {
+        let ends_silence = is_answer && handle.destinations.note_answer(destination);
+        self.unblock_if(ends_silence, handle, destination);
+        match (failure, slot) {
+            (Retryable, slot) => {
                 losses.forget(id);
                 // It does not confirm, but it answers: no probe is required.
                 let answers =
-                    place.is_some() && handle.destinations.answered(destination, handed_over);
+                    slot.is_some() && handle.destinations.answered(destination, handed_over);
                 self.unblock_if(answers, handle, destination);
                 Delivery::Failed(detail)
             }
@@ -333,8 +339,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
                 losses.forget(id);
                 Delivery::Undeliverable(DeadReason::Refused(detail))
             }
-            (Unconfirmed, place) => {
-                let isolated = place.is_some();
+            (Unconfirmed, slot) => {
+                let isolated = slot.is_some();
                 match handle.destinations.unconfirmed(destination, handed_over, &detail, isolated) {
                     Fault::Record => Delivery::Failed(detail),
                     Fault::Destination(until) => {
@@ -352,7 +358,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
                     }
                 }
             }
-            (Indeterminate, Some(place)) if place.is_exclusive() => {
+            (Indeterminate, Some(slot)) if slot.is_exclusive() => {
                 // It was alone on the lost connection. If the record is known to break connections,
                 // the loss says nothing about its destination.
                 let is_guilty = losses.is_guilty(id)
@@ -373,7 +379,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
             }
             (Indeterminate, None) => {
                 losses.note(id);
-                if losses.goes_alone(id) {
+                if losses.must_be_isolated(id) {
                     handle.destinations.suspected(destination, handed_over, &detail);
                 }
                 handle.circuit.open(SinkDown::new(detail));

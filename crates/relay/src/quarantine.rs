@@ -14,6 +14,7 @@ use postrider_outbox::fields::PENDING;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_store::StoreError;
 use tokio::sync::SemaphorePermit;
+use tracing::debug;
 
 use crate::acquirer::Acquirer;
 use crate::addressing::{self, availability};
@@ -74,9 +75,9 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     /// Creates the candidate of a record that was just read.
     pub(super) fn candidate(&self, record: &Record) -> Candidate {
         let sink = addressing::sink_name(self.context, record).map(str::to_owned);
-        let waits_for = if record.is_suspect() {
+        let waits_for = if record.is_poison() {
             Queue::Poison
-        } else if self.context.state.connection_losses.goes_alone(&record.id) {
+        } else if self.context.state.connection_losses.must_be_isolated(&record.id) {
             Queue::ConnectionLosses
         } else {
             Queue::Probes
@@ -87,6 +88,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
             handle.and_then(|handle| addressing::destination_of(self.context, handle, record));
         let (lane, head) = (record.lane.clone(), Blocker::of(record));
         let (size, read_at) = (record.size(), Instant::now());
+        debug!(record.id = %record.id, key = lane.as_str(), sink, cause = ?waits_for, "quarantined a record");
         Candidate { lane, head, sink, destination, size, read_at, waits_for }
     }
 
@@ -96,10 +98,6 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     ///
     /// The record was the head of its key when it was read, and later records of the key are behind
     /// it. So only the record itself is read again.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub async fn deliver(
         &self,
         candidate: Candidate,
@@ -124,10 +122,11 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         if !self.may_go(&record, candidate.waits_for, handle, &mut permit) {
             return Ok(None);
         }
-        let lane = Lane::alone(key.clone(), head.partition);
+        let lane = Lane::quarantined(key.clone(), head.partition);
         if !key_table.start_quarantined(&lane, head) {
             return Ok(None);
         }
+        debug!(record.id = %record.id, key = key.as_str(), "a quarantined record has its turn");
         let acquirer = Acquirer::new(self.context);
         let Some(lane) = acquirer.acquire_one(lane, record).await? else { return Ok(None) };
         let mut running = std::pin::pin!(lane_worker::run(lane.clone(), self.context));

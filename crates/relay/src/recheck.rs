@@ -19,7 +19,7 @@ use bson::Bson;
 use postrider_outbox::fields::LEASE_ID;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Snapshot;
+use postrider_outbox::snapshot::OutboxSnapshot;
 use postrider_outbox::wakeup::{ScanHint, Wakeup};
 use postrider_store::StoreError;
 use postrider_store::text::chain;
@@ -82,7 +82,7 @@ async fn recheck_singles<S: Sink>(context: &RelayContext<S>) -> Result<(), Store
         }
         let began = Instant::now();
         let ids: Vec<Bson> = waiting.iter().map(|(_, blocker)| Bson::from(&blocker.id)).collect();
-        let mut snapshot = Snapshot::begin(&context.collections).await?;
+        let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         let read = snapshot.waiting(&ids, context.settings.batch_bytes).await?;
         let read: HashMap<&RecordId, &Record> =
             read.iter().map(|record| (&record.id, record)).collect();
@@ -102,7 +102,7 @@ async fn recheck_unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), Sto
     for some in unsettled.chunks(BATCH_KEYS) {
         let began = Instant::now();
         let ids: Vec<Bson> = some.iter().map(|(id, _)| Bson::from(id)).collect();
-        let mut snapshot = Snapshot::begin(&context.collections).await?;
+        let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         let read = snapshot.waiting(&ids, context.settings.batch_bytes).await?;
         let leases: HashMap<&RecordId, Option<Bson>> =
             read.iter().map(|record| (&record.id, lease_of(record))).collect();
@@ -124,7 +124,7 @@ async fn recheck_dead_blockers<S: Sink>(context: &RelayContext<S>) -> Result<(),
     let dead = context.state.key_table.dead_blockers();
     for some in dead.chunks(BATCH_KEYS) {
         let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
-        let mut snapshot = Snapshot::begin(&context.collections).await?;
+        let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         let still = snapshot.still_blocking(&ids).await?;
         // (It may have moved to another key.)
         for (key, blocker) in some.iter().filter(|(key, dead)| still.get(&dead.id) != Some(key)) {
@@ -143,7 +143,7 @@ async fn recheck_batch<S: Sink>(
         .iter()
         .filter_map(|(key, blocker)| Some((blocker.partition, key.as_str(), blocker.seq?)));
     let lanes: Vec<_> = lanes.collect();
-    let mut snapshot = Snapshot::begin(&context.collections).await?;
+    let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
     let read = snapshot.fronts(&lanes, context.settings.batch_bytes).await?;
     let mut fronts: HashMap<&LaneKey, Vec<&Record>> = HashMap::new();
     for record in &read {

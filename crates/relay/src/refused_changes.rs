@@ -1,10 +1,10 @@
 //! Records that MongoDB refuses to have changed.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bson::Timestamp;
+use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 use tracing::warn;
@@ -54,7 +54,7 @@ impl RefusedChanges {
     /// blocks its key.
     pub(crate) fn hold(&self, record: &Record, code: i32) {
         self.report(record, code);
-        let mut resting = self.lock();
+        let mut resting = self.resting.lock();
         let now = Instant::now();
         resting.retain(|_, resting| resting.until > now);
         if resting.len() < MAX_RESTING {
@@ -66,7 +66,7 @@ impl RefusedChanges {
 
     /// Returns when this record may be tried again; `None` if it does not rest.
     pub(crate) fn held_until(&self, id: &RecordId) -> Option<Instant> {
-        let resting = self.lock();
+        let resting = self.resting.lock();
         if resting.is_empty() {
             return None;
         }
@@ -76,18 +76,14 @@ impl RefusedChanges {
     /// Returns whether a record of this key rests.
     pub(crate) fn holds_key(&self, lane: &LaneKey) -> bool {
         let now = Instant::now();
-        self.lock().values().any(|resting| resting.until > now && resting.lane == *lane)
+        self.resting.lock().values().any(|resting| resting.until > now && resting.lane == *lane)
     }
 
     /// Returns the records that rest now: id, key and `seq`.
     pub(crate) fn held(&self) -> Vec<(RecordId, LaneKey, Option<Timestamp>)> {
         let now = Instant::now();
-        let resting = self.lock();
+        let resting = self.resting.lock();
         let resting = resting.iter().filter(|(_, resting)| resting.until > now);
         resting.map(|(id, resting)| (id.clone(), resting.lane.clone(), resting.seq)).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Resting>> {
-        self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -21,7 +21,7 @@ use crate::dead_letter;
 use crate::refused_changes::RefusedChanges;
 use crate::sink::Sink;
 
-/// Notes that a scan found unfit to be leased.
+/// Records that a scan found unfit to be leased.
 #[derive(Debug, Default)]
 pub struct RepairBatch {
     /// Records to correct: with an invalid partition, or without a usable `seq`.
@@ -58,7 +58,7 @@ impl<'a, S: Sink> Repairer<'a, S> {
     ///
     /// # Errors
     ///
-    /// Errors of the store; the next scan finds the records again that were not repaired.
+    /// [`StoreError`]; the next scan finds the records again that were not repaired.
     pub async fn repair(&self, batch: RepairBatch) -> Result<bool, StoreError> {
         let mut is_changed = false;
         for record in batch.exhausted {
@@ -107,10 +107,6 @@ impl<'a, S: Sink> Repairer<'a, S> {
     /// Adds the missing partition or `seq` to each record. A record without room for it becomes
     /// dead; one that MongoDB refuses to change blocks its key for a while. Returns whether any was
     /// changed.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(super) async fn correct(&self, records: &[&Record]) -> Result<bool, StoreError> {
         if records.is_empty() {
             return Ok(false);
@@ -142,10 +138,6 @@ impl<'a, S: Sink> Repairer<'a, S> {
     }
 
     /// Makes dead a record that has no room for `what`. Returns whether it did.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(super) async fn mark_oversized(
         &self,
         record: &Record,
@@ -162,10 +154,6 @@ impl<'a, S: Sink> Repairer<'a, S> {
 
     /// Makes a scheduled record dead that has no room for a `seq`. Returns whether it did, or
     /// whether the record has changed meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the store.
     pub(super) async fn mark_unpromotable(&self, id: &RawId) -> Result<bool, StoreError> {
         let Some(id) = id.decoded() else { return Ok(false) };
         match self.context.read(&id, SCHEDULED).await? {

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::hash::Hash;
-use std::sync::Mutex;
+
+use parking_lot::Mutex;
 
 /// Things that are reported at most: more would not help an operator.
 const MAX_REPORTED: usize = 1_000;
@@ -20,7 +21,7 @@ impl<T> Default for Reported<T> {
 impl<T: Clone + Eq + Hash> Reported<T> {
     /// Returns whether this was not reported before, and remembers it.
     pub(crate) fn is_news(&self, thing: &T) -> bool {
-        let mut reported = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut reported = self.0.lock();
         reported.len() < MAX_REPORTED && reported.insert(thing.clone())
     }
 }

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use postrider_outbox::position::Position;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::{Room, Snapshot, Stretch};
+use postrider_outbox::snapshot::{OutboxSnapshot, ReadLimit, ScanRange};
 use postrider_outbox::wakeup::ScanHint;
 use postrider_store::StoreError;
+use tracing::debug;
 
 use crate::acquirer::Acquisition;
 use crate::context::RelayContext;
@@ -51,19 +52,19 @@ pub enum ScanTarget {
 impl ScanTarget {
     /// Returns what to read; `None` for a lane without a key, which has no other record. `places`:
     /// the partitions in which a scanned key has records.
-    fn stretch<'a>(&'a self, places: &'a [u8]) -> Option<Stretch<'a>> {
+    fn stretch<'a>(&'a self, places: &'a [u8]) -> Option<ScanRange<'a>> {
         match self {
-            Self::Scan(LaneKey::Keyed(key), _) => Some(Stretch::Key(places, key)),
+            Self::Scan(LaneKey::Keyed(key), _) => Some(ScanRange::Key(places, key)),
             Self::At(ScanHint::Key { partition, key })
             | Self::Scan(_, ScanHint::Key { partition, key }) => {
-                Some(Stretch::Lane(*partition, key))
+                Some(ScanRange::Lane(*partition, key))
             }
             Self::At(ScanHint::Record { partition, id })
             | Self::Scan(_, ScanHint::Record { partition, id }) => {
-                Some(Stretch::Record(*partition, id))
+                Some(ScanRange::Record(*partition, id))
             }
             Self::Refill(lane) => match &lane.key {
-                LaneKey::Keyed(key) => Some(Stretch::Lane(lane.partition, key)),
+                LaneKey::Keyed(key) => Some(ScanRange::Lane(lane.partition, key)),
                 LaneKey::Single(_) => None,
             },
         }
@@ -138,7 +139,7 @@ impl ScanResult {
 
 /// A scan under way: its snapshot, and what was known before the snapshot.
 struct OpenScan<'a> {
-    snapshot: Snapshot,
+    snapshot: OutboxSnapshot,
     /// What blocks keys, as of this snapshot.
     blockers: SnapshotBlockers,
     /// Keys that were in flight or in quarantine: a lane that has ended meanwhile has settled
@@ -147,7 +148,7 @@ struct OpenScan<'a> {
     recoveries: Recoveries,
     start: ScanStart,
     owned: &'a [u8],
-    room: Room,
+    room: ReadLimit,
 }
 
 /// Finds pending records that may go.
@@ -167,12 +168,12 @@ impl<'a, S: Sink> Scanner<'a, S> {
     ///
     /// # Errors
     ///
-    /// Errors of the store. Nothing has changed then. After a stop it has found nothing.
+    /// [`StoreError`]. Nothing has changed then. After a stop it has found nothing.
     pub async fn scan(
         &self,
         scope: ScanScope,
         owned: &[u8],
-        room: Room,
+        room: ReadLimit,
     ) -> Result<ScanResult, StoreError> {
         let (refilled, scanned) = (scope.refills(), scope.scans());
         let result = tokio::select! {
@@ -181,7 +182,15 @@ impl<'a, S: Sink> Scanner<'a, S> {
             // A stop does not wait for MongoDB.
             () = self.context.stopping() => None,
         };
-        if !matches!(result, Some(Ok(_))) {
+        if let Some(Ok(found)) = &result {
+            debug!(
+                keys = found.acquisitions.len(),
+                records = found.acquisitions.iter().map(|one| one.records.len()).sum::<usize>(),
+                skipped = found.skipped,
+                quarantined = found.candidates.len(),
+                "scanned"
+            );
+        } else {
             // No records for now; the next rotation finds them.
             for lane in refilled {
                 lane.add(Vec::new(), false);
@@ -197,15 +206,15 @@ impl<'a, S: Sink> Scanner<'a, S> {
         &self,
         scope: ScanScope,
         owned: &[u8],
-        room: Room,
+        room: ReadLimit,
     ) -> Result<ScanResult, StoreError> {
         let (context, key_table) = (self.context, &self.context.state.key_table);
         // Read before the snapshot.
         let taken_keys = key_table.taken_keys();
         let (recoveries, start) = (key_table.recoveries(), key_table.scan_start());
-        let mut snapshot = Snapshot::begin(&context.collections).await?;
+        let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         if !context.settings.is_ordered() {
-            snapshot.go_on_within_keys();
+            snapshot.split_keys();
         }
         let (blockers, misplaced) = self.read_blockers(&mut snapshot, room.records).await?;
         let (exhausted, defective) =

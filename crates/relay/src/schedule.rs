@@ -37,7 +37,7 @@ pub(super) struct Schedule {
 
 /// The result of one scan of a rotation.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct RotationPage {
     /// Where the next one begins; `None` at the end of the rotation.
     pub(super) continues_at: Option<Position>,
     /// Whether anything was found that can go.
@@ -87,7 +87,7 @@ impl Schedule {
     }
 
     /// Notes the end of the scan under way. `is_followed`: the change stream reports new records.
-    pub(super) fn ended(&mut self, page: Page, is_followed: bool, now: Instant) {
+    pub(super) fn ended(&mut self, page: RotationPage, is_followed: bool, now: Instant) {
         let was_whole = self.position.is_start() && page.continues_at.is_none();
         self.is_rotating = false;
         self.position = page.continues_at.unwrap_or_default();
@@ -159,7 +159,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use postrider_outbox::position::Range;
+    use postrider_outbox::position::IndexRange;
 
     use super::*;
 
@@ -178,7 +178,7 @@ mod tests {
 
         /// Runs one scan of so many milliseconds, as soon as it is due. Returns how long after that
         /// the next one is due.
-        fn scan(&mut self, took: u64, page: Page, is_followed: bool) -> u64 {
+        fn scan(&mut self, took: u64, page: RotationPage, is_followed: bool) -> u64 {
             self.now = self.now.max(self.schedule.next_scan().unwrap());
             assert!(self.schedule.is_due(self.now));
             self.schedule.begin(false, self.now);
@@ -194,13 +194,13 @@ mod tests {
         }
     }
 
-    fn page(found: bool) -> Page {
-        Page { continues_at: None, found, skipped: 0 }
+    fn page(found: bool) -> RotationPage {
+        RotationPage { continues_at: None, found, skipped: 0 }
     }
 
-    fn more() -> Page {
-        let next = Position::behind(&(Range::Unstamped, "k".into()));
-        Page { continues_at: Some(next), ..page(true) }
+    fn more() -> RotationPage {
+        let next = Position::behind(&(IndexRange::Unstamped, "k".into()));
+        RotationPage { continues_at: Some(next), ..page(true) }
     }
 
     #[test]
@@ -209,9 +209,9 @@ mod tests {
 
         assert_eq!(clock.scan(1, page(true), true), 5);
         assert_eq!(clock.scan(30, page(true), true), 30);
-        let held = Page { skipped: LONG_SCAN_KEYS, ..page(true) };
+        let held = RotationPage { skipped: LONG_SCAN_KEYS, ..page(true) };
         assert_eq!(clock.scan(30, held, true), 90);
-        let few = Page { skipped: LONG_SCAN_KEYS - 1, ..page(true) };
+        let few = RotationPage { skipped: LONG_SCAN_KEYS - 1, ..page(true) };
         assert_eq!(clock.scan(30, few, true), 30);
     }
 

@@ -8,7 +8,7 @@ use postrider_store::failpoint;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, instrument, warn};
+use tracing::{debug, info, instrument, warn};
 
 use crate::in_flight::InFlight;
 use crate::metrics::RelayMetrics;
@@ -55,23 +55,23 @@ pub(super) struct SettlementWriter {
 }
 
 /// Writes outcomes until every sender is gone and all is written.
-pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<PendingSettlement>) {
+pub(super) async fn run(writer: SettlementWriter, mut items: mpsc::Receiver<PendingSettlement>) {
     let mut under_way = JoinSet::new();
     // Separate tasks: outcomes that wait for a validator must not delay batches.
     let mut refused = JoinSet::new();
-    let keep_on = |refused: &mut JoinSet<()>, items: Vec<(PendingSettlement, i32)>| {
+    let spawn_retries = |refused: &mut JoinSet<()>, items: Vec<(PendingSettlement, i32)>| {
         for (item, code) in items {
-            refused.spawn(settler.clone().retry_refused(item, code));
+            refused.spawn(writer.clone().retry_refused(item, code));
         }
     };
-    let limit = settler.batch_size;
+    let limit = writer.batch_size;
     let mut batch = Vec::new();
     loop {
-        let came = tokio::select! {
-            came = items.recv_many(&mut batch, limit) => came,
+        let received = tokio::select! {
+            received = items.recv_many(&mut batch, limit) => received,
             // Not only when there is another batch: its items may be the last ones.
             Some(ended) = under_way.join_next() => {
-                keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
+                spawn_retries(&mut refused, propagate_panic(ended).unwrap_or_default());
                 continue;
             }
             Some(ended) = refused.join_next() => {
@@ -79,7 +79,7 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
                 continue;
             }
         };
-        if came == 0 {
+        if received == 0 {
             break;
         }
         // No lane waits for a done or released record; an item with a waiting lane ends the wait.
@@ -99,12 +99,12 @@ pub(super) async fn run(settler: SettlementWriter, mut items: mpsc::Receiver<Pen
         }
         while under_way.len() >= MAX_CONCURRENT_BATCHES {
             let Some(ended) = under_way.join_next().await else { break };
-            keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
+            spawn_retries(&mut refused, propagate_panic(ended).unwrap_or_default());
         }
-        under_way.spawn(settler.clone().write(std::mem::take(&mut batch)));
+        under_way.spawn(writer.clone().write(std::mem::take(&mut batch)));
     }
     while let Some(ended) = under_way.join_next().await {
-        keep_on(&mut refused, propagate_panic(ended).unwrap_or_default());
+        spawn_retries(&mut refused, propagate_panic(ended).unwrap_or_default());
     }
     while let Some(ended) = refused.join_next().await {
         propagate_panic(ended);
@@ -203,6 +203,15 @@ impl SettlementWriter {
 
     fn finish(&self, item: PendingSettlement, ours: bool) {
         count(&self.metrics, &item, ours);
+        debug!(
+            record.id = %item.settlement.id,
+            key = item.lane.key.as_str(),
+            partition = item.lane.partition,
+            attempt = item.settlement.attempt,
+            sink = item.sink,
+            outcome = if ours { item.settlement.outcome.word() } else { "lost" },
+            "settled a record"
+        );
         if !ours {
             item.lane.leave_incomplete();
         }

@@ -123,7 +123,7 @@ impl SinkCircuit {
 
     /// Probes the sink until it is up, watches it until it is down, and so on until `stop`.
     /// Calls `on_up` each time the circuit closes, and `on_down` each time that it is found open.
-    pub async fn keep<S: Sink>(
+    pub async fn run<S: Sink>(
         &self,
         sink: &S,
         probe_max: Duration,
@@ -216,7 +216,7 @@ mod tests {
             }
         };
 
-        circuit.keep(&sink, LONGEST_PAUSE, &stop, on_up, || ()).await;
+        circuit.run(&sink, LONGEST_PAUSE, &stop, on_up, || ()).await;
 
         assert!(began.elapsed() >= 2 * FIRST_PROBE_PAUSE, "{:?}", began.elapsed());
     }

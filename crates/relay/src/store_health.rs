@@ -1,15 +1,15 @@
 //! What MongoDB refuses or fails to do for the relay: logged once, and reported while it lasts.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use metrics::gauge;
+use parking_lot::Mutex;
 use postrider_outbox::ids::{LeaseId, RecordId};
 use postrider_outbox::record::LaneKey;
 use postrider_outbox::settle::Settlement;
 use postrider_store::text::chain;
-use postrider_store::{Meaning, StoreError, Trouble};
+use postrider_store::{OutageLog, StoreError};
 use tracing::warn;
 
 use crate::instance_state::state_id;
@@ -62,7 +62,7 @@ impl RefusedOutcomes {
                 "MongoDB refuses the outcome of a record: its key waits, and only the write is repeated"
             );
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (lane, lease) = (lane.key.clone(), settlement.lease);
         let unsettled = RefusedOutcome { lane, lease, since: Instant::now(), is_gone: false };
         state.unsettled.insert(settlement.id.clone(), unsettled);
@@ -71,37 +71,37 @@ impl RefusedOutcomes {
 
     /// Removes a record: its outcome is written or abandoned.
     pub(crate) fn settled(&self, id: &RecordId) {
-        self.state().unsettled.remove(id);
+        self.state.lock().unsettled.remove(id);
     }
 
     /// Returns at most this many records whose outcome is refused.
     pub(crate) fn some(&self, count: usize) -> Vec<(RecordId, RefusedOutcome)> {
-        let state = self.state();
+        let state = self.state.lock();
         let some = state.unsettled.iter().take(count);
         some.map(|(id, unsettled)| (id.clone(), unsettled.clone())).collect()
     }
 
     /// Notes that this relay no longer owns the record: its outcome does not need to be written.
     pub(crate) fn gone(&self, id: &RecordId) {
-        if let Some(unsettled) = self.state().unsettled.get_mut(id) {
+        if let Some(unsettled) = self.state.lock().unsettled.get_mut(id) {
             unsettled.is_gone = true;
         }
     }
 
     /// Returns, and resets, whether this relay was found to own the record no longer.
     pub(crate) fn take_gone(&self, id: &RecordId) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let unsettled = state.unsettled.get_mut(id);
         unsettled.is_some_and(|unsettled| std::mem::take(&mut unsettled.is_gone))
     }
 
     /// Returns how many records wait with a refused outcome.
     pub(crate) fn count(&self) -> usize {
-        self.state().unsettled.len()
+        self.state.lock().unsettled.len()
     }
 
     fn words(&self) -> Option<String> {
-        let state = self.state();
+        let state = self.state.lock();
         (!state.unsettled.is_empty()).then(|| {
             format!(
                 "MongoDB refuses the outcome of {} records, such as {}; {REMEDY}",
@@ -109,10 +109,6 @@ impl RefusedOutcomes {
                 state.latest
             )
         })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -142,7 +138,7 @@ impl StoreWork {
 /// Tracks which work currently fails, for the log, `/readyz` and `postrider_store_failing`.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
-    troubles: BTreeMap<StoreWork, Trouble>,
+    troubles: BTreeMap<StoreWork, OutageLog>,
     now: Mutex<BTreeMap<StoreWork, String>>,
 }
 
@@ -151,14 +147,14 @@ impl Default for StoreHealth {
         for work in StoreWork::ALL {
             set(work, None);
         }
-        let troubles = StoreWork::ALL.map(|work| (work, Trouble::default()));
+        let troubles = StoreWork::ALL.map(|work| (work, OutageLog::default()));
         Self { troubles: troubles.into(), now: Mutex::default() }
     }
 }
 
 impl StoreHealth {
     /// Notes that an attempt that began at `began` failed. Returns whether that is news, as
-    /// [`Trouble::failed`].
+    /// [`OutageLog::failed`].
     pub(crate) fn failed(&self, work: StoreWork, began: Instant, error: &StoreError) -> bool {
         let trouble = &self.troubles[&work];
         let is_news = trouble.failed(began);
@@ -176,48 +172,39 @@ impl StoreHealth {
     /// Notes a success. Returns how many attempts had failed before, if any.
     pub(crate) fn succeeded(&self, work: StoreWork) -> Option<u32> {
         let failures = self.troubles[&work].succeeded()?;
-        self.now().remove(&work);
+        self.now.lock().remove(&work);
         set(work, None);
         Some(failures)
     }
 
     fn note(&self, work: StoreWork, error: &StoreError) {
-        set(work, Some(error.meaning()));
-        let words = match error.meaning() {
-            Meaning::Permanent => error.refusal(),
-            Meaning::Transient => error.brief(),
-        };
-        self.now().insert(work, words);
+        set(work, Some(error.is_permanent()));
+        let words = if error.is_permanent() { error.refusal() } else { error.brief() };
+        self.now.lock().insert(work, words);
     }
 
     /// Describes what MongoDB refuses or fails to do, for `/readyz`; `None` if nothing.
     pub(crate) fn describe(&self, outcomes: &RefusedOutcomes) -> Option<String> {
-        let mut words: Vec<String> = self.now().values().cloned().collect();
+        let mut words: Vec<String> = self.now.lock().values().cloned().collect();
         words.extend(outcomes.words());
         (!words.is_empty()).then(|| words.join("; "))
-    }
-
-    fn now(&self) -> MutexGuard<'_, BTreeMap<StoreWork, String>> {
-        self.now.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// Returns what to do about a permanent error.
 pub(crate) fn remedy(error: &StoreError) -> Option<&'static str> {
-    (error.meaning() == Meaning::Permanent).then(|| error.remedy())
+    error.is_permanent().then(|| error.remedy())
 }
 
 /// Formats an error for the log: a permanent one without the command that it quotes.
 pub(crate) fn words(error: &StoreError) -> String {
-    match error.meaning() {
-        Meaning::Permanent => error.brief(),
-        Meaning::Transient => chain(error),
-    }
+    if error.is_permanent() { error.brief() } else { chain(error) }
 }
 
-fn set(work: StoreWork, meaning: Option<Meaning>) {
-    for (cause, of) in [("refused", Meaning::Permanent), ("unavailable", Meaning::Transient)] {
-        let failing = if meaning == Some(of) { 1.0 } else { 0.0 };
+/// Sets the gauges of this work. `failure`: whether it fails permanently; `None` if it succeeds.
+fn set(work: StoreWork, failure: Option<bool>) {
+    for (cause, is_permanent) in [("refused", true), ("unavailable", false)] {
+        let failing = if failure == Some(is_permanent) { 1.0 } else { 0.0 };
         gauge!(STORE_FAILING, "work" => work.as_str(), "cause" => cause).set(failing);
     }
 }

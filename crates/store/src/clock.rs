@@ -1,14 +1,14 @@
 //! Estimates the server's clock.
 
-use std::sync::RwLock;
 use std::time::Duration;
 
 use bson::{DateTime, doc};
 use mongodb::Database;
+use parking_lot::RwLock;
 
+use crate::boot_instant::BootInstant;
 use crate::connect::ask;
 use crate::error::StoreError;
-use crate::moment::Moment;
 
 /// Age of a sample up to which it is used: clocks drift by milliseconds meanwhile.
 const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
 /// lease is live or a record is due (`$$NOW`), in the filter of each write.
 #[derive(Debug, Default)]
 pub struct ServerClock {
-    sample: RwLock<Option<(Moment, DateTime)>>,
+    sample: RwLock<Option<(BootInstant, DateTime)>>,
 }
 
 impl ServerClock {
@@ -40,15 +40,14 @@ impl ServerClock {
     ///
     /// No answer; the estimate stays as it was.
     pub async fn sample(&self, database: &Database) -> Result<(), StoreError> {
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let answer = ask(database, "ask MongoDB for its time", doc! { "hello": 1 }).await?;
         let time = answer.get_datetime("localTime").map_err(|error| StoreError::Answer {
             action: "ask MongoDB for its time",
             detail: error.to_string(),
         })?;
-        let middle = sent + Moment::now().since(sent) / 2;
-        *self.sample.write().unwrap_or_else(|poisoned| poisoned.into_inner()) =
-            Some((middle, *time));
+        let middle = sent + BootInstant::now().since(sent) / 2;
+        *self.sample.write() = Some((middle, *time));
         Ok(())
     }
 
@@ -58,9 +57,9 @@ impl ServerClock {
     ///
     /// No answer.
     pub async fn keep_fresh(&self, database: &Database) -> Result<(), StoreError> {
-        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let sample = *self.sample.read();
         match sample {
-            Some((at, _)) if Moment::now().since(at) < MAX_SAMPLE_AGE => Ok(()),
+            Some((at, _)) if BootInstant::now().since(at) < MAX_SAMPLE_AGE => Ok(()),
             _ => self.sample(database).await,
         }
     }
@@ -68,11 +67,12 @@ impl ServerClock {
     /// Returns the server's time now; the epoch before the first sample, so that every lease seems
     /// live and nothing is leased.
     pub fn now(&self) -> DateTime {
-        let sample = *self.sample.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let sample = *self.sample.read();
         match sample {
             None => DateTime::from_millis(0),
             Some((at, time)) => {
-                let passed = i64::try_from(Moment::now().since(at).as_millis()).unwrap_or(i64::MAX);
+                let passed =
+                    i64::try_from(BootInstant::now().since(at).as_millis()).unwrap_or(i64::MAX);
                 DateTime::from_millis(time.timestamp_millis().saturating_add(passed))
             }
         }

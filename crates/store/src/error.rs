@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
-use crate::codes::TOO_LARGE;
+use crate::codes::TOO_LARGE_CODES;
 use crate::words;
 
 /// Remedy when MongoDB refuses a command.
@@ -69,16 +69,6 @@ pub enum StoreError {
         /// Its collection, with the prefix.
         collection: String,
     },
-}
-
-/// Whether a retry can help (codes as in the server's `error_codes.yml`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// Network, election, timeout, snapshot too old: a retry may succeed.
-    Transient,
-    /// Credentials, privileges, a conflicting definition, a missing index: an operator must repair
-    /// it.
-    Permanent,
 }
 
 impl StoreError {
@@ -145,7 +135,7 @@ impl StoreError {
     pub fn is_too_large(&self) -> bool {
         /// The result of an upsert.
         const UPSERTED: i32 = 17420;
-        self.code().is_some_and(|code| code == UPSERTED || TOO_LARGE.contains(&code))
+        self.code().is_some_and(|code| code == UPSERTED || TOO_LARGE_CODES.contains(&code))
     }
 
     /// Returns whether a document was nested too deep.
@@ -164,8 +154,8 @@ impl StoreError {
             || driver_code(source).is_some_and(|code| REFUSED.contains(&code))
     }
 
-    /// Returns whether a retry can help.
-    pub fn meaning(&self) -> Meaning {
+    /// Returns whether an operator must repair the cause; if not, a retry can help.
+    pub fn is_permanent(&self) -> bool {
         /// Unauthorized, AuthenticationFailed, IndexOptionsConflict, IndexKeySpecsConflict,
         /// InvalidNamespace, CommandNotFound, IllegalOperation, InvalidOptions,
         /// DocumentValidationFailure, AtlasError.
@@ -175,15 +165,11 @@ impl StoreError {
                 ErrorKind::Authentication { .. }
                 | ErrorKind::InvalidArgument { .. }
                 | ErrorKind::IncompatibleServer { .. }
-                | ErrorKind::InvalidTlsConfig { .. } => Meaning::Permanent,
-                _ if driver_code(source).is_some_and(|code| PERMANENT.contains(&code)) => {
-                    Meaning::Permanent
-                }
-                _ => Meaning::Transient,
+                | ErrorKind::InvalidTlsConfig { .. } => true,
+                _ => driver_code(source).is_some_and(|code| PERMANENT.contains(&code)),
             },
-            Self::TimedOut { .. } => Meaning::Transient,
-            Self::Answer { .. } => Meaning::Transient,
-            Self::Refused { .. } | Self::NoIndex { .. } => Meaning::Permanent,
+            Self::TimedOut { .. } | Self::Answer { .. } => false,
+            Self::Refused { .. } | Self::NoIndex { .. } => true,
         }
     }
 }
@@ -243,7 +229,7 @@ mod tests {
         for message in messages {
             let error = refused(2, message).of_index("outbox_records", "lane_idx");
 
-            assert_eq!(error.meaning(), Meaning::Permanent);
+            assert!(error.is_permanent());
             let told =
                 "failed to read pending records: index lane_idx of outbox_records is missing";
             assert_eq!(error.brief(), told);
@@ -257,6 +243,6 @@ mod tests {
         let error = refused(2, "$in needs an array").of_index("outbox_records", "lane_idx");
 
         assert!(matches!(error, StoreError::Driver { .. }), "{error:?}");
-        assert_eq!(error.meaning(), Meaning::Transient);
+        assert!(!error.is_permanent());
     }
 }

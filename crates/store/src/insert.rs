@@ -11,7 +11,7 @@ const MAX_COMMAND_BYTES: usize = 12 << 20;
 
 /// The server rejected one of the documents; the transaction is aborted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct InsertRefusal {
     /// Index of the document.
     pub index: usize,
     /// The server's code.
@@ -35,7 +35,7 @@ pub async fn insert(
     database: &Database,
     collection: &str,
     documents: &[RawDocumentBuf],
-) -> Result<Option<Refusal>> {
+) -> Result<Option<InsertRefusal>> {
     let mut offset = 0;
     for part in parts(documents) {
         let mut array = RawArrayBuf::new();
@@ -47,7 +47,7 @@ pub async fn insert(
         command.append(cstr!("documents"), array);
         let answer = database.run_raw_command(command).session(&mut *session).await?;
         if let Some(refusal) = refusal(&answer) {
-            return Ok(Some(Refusal { index: refusal.index + offset, ..refusal }));
+            return Ok(Some(InsertRefusal { index: refusal.index + offset, ..refusal }));
         }
         offset += part.len();
     }
@@ -72,9 +72,9 @@ fn parts(documents: &[RawDocumentBuf]) -> impl Iterator<Item = &[RawDocumentBuf]
     })
 }
 
-fn refusal(answer: &Document) -> Option<Refusal> {
+fn refusal(answer: &Document) -> Option<InsertRefusal> {
     let error = answer.get_array("writeErrors").ok()?.first()?.as_document()?;
-    Some(Refusal {
+    Some(InsertRefusal {
         index: error.get_i32("index").ok().and_then(|it| usize::try_from(it).ok()).unwrap_or(0),
         code: error.get_i32("code").unwrap_or_default(),
         key_pattern: error.get("keyPattern").and_then(Bson::as_document).cloned(),

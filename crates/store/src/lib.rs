@@ -1,5 +1,6 @@
 //! MongoDB: the connection, its errors, its clock, conditional writes.
 
+pub mod boot_instant;
 pub mod clock;
 pub mod codes;
 pub mod config;
@@ -10,16 +11,15 @@ pub mod failpoint;
 pub mod insert;
 pub mod limits;
 pub mod metric;
-pub mod moment;
+pub mod outage_log;
 pub mod read;
 pub mod schema;
 pub mod text;
-pub mod trouble;
 mod words;
 pub mod write;
 
 pub use clock::ServerClock;
 pub use codes::DUPLICATE_KEY;
-pub use error::{Meaning, StoreError, within};
-pub use trouble::Trouble;
+pub use error::{StoreError, within};
+pub use outage_log::OutageLog;
 pub use words::words;

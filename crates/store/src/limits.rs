@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Read or write of one batch. Twice the driver's server selection timeout, so that an election
 /// (seconds) passes within one operation.
-pub const BATCH: Duration = Duration::from_secs(10);
+pub const BATCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Count or list that an operator waits for.
-pub const SURVEY: Duration = Duration::from_secs(60);
+pub const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creation of collections and indexes at start: an index on a large collection takes long.
-pub const SCHEMA: Duration = Duration::from_secs(600);
+pub const SCHEMA_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Maximum size of a document, in bytes.
-pub const LARGEST_DOCUMENT: usize = 16 << 20;
+pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;

@@ -10,16 +10,12 @@ use crate::{StoreError, limits, within};
 
 /// Options of every read command: majority read concern, and the server's time limit.
 pub fn options() -> bson::Document {
-    let server_limit = i64::try_from(limits::SURVEY.as_millis()).unwrap_or(i64::MAX);
+    let server_limit = i64::try_from(limits::REPORT_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
     doc! { "readConcern": { "level": "majority" }, "maxTimeMS": server_limit }
 }
 
 /// Returns everything that a `find` or `aggregate` with [`options`] finds. The driver's own methods
 /// support UTF-8 only.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn all(
     database: &Database,
     action: &'static str,
@@ -29,5 +25,5 @@ pub async fn all(
         let cursor = database.run_raw_cursor_command(command).selection_criteria(primary()).await?;
         cursor.with_type::<RawDocumentBuf>().try_collect().await
     };
-    within(action, limits::SURVEY, reading).await
+    within(action, limits::REPORT_TIMEOUT, reading).await
 }

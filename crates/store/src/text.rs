@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use mongodb::error::{Error as DriverError, ErrorKind};
 
 /// Maximum length of a name in a log line, in characters.
-pub const LONGEST_NAME: usize = 200;
+pub const MAX_NAME_CHARS: usize = 200;
 
 /// Formats an error with its sources, in one line.
 pub fn chain(error: &(dyn Error + 'static)) -> String {

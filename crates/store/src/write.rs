@@ -10,7 +10,7 @@ use crate::{StoreError, limits, within};
 
 /// Acknowledgement that a write waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Certainty {
+pub enum AckLevel {
     /// The primary: sufficient for a lease, whose loss costs a duplicate.
     Primary,
     /// A majority: a failover does not undo it.
@@ -33,13 +33,13 @@ pub struct Written {
 ///
 /// # Errors
 ///
-/// Those of the store. If the write concern is not reached in time, the outcome is unknown.
+/// [`StoreError`]. If the write concern is not reached in time, the outcome is unknown.
 pub async fn update(
     database: &Database,
     collection: &str,
     action: &'static str,
     statements: Vec<Document>,
-    certainty: Certainty,
+    certainty: AckLevel,
 ) -> Result<Written, StoreError> {
     let key = "updates";
     run(database, doc! { "update": collection, key: statements }, action, certainty).await
@@ -55,7 +55,7 @@ pub async fn delete(
     collection: &str,
     action: &'static str,
     statements: Vec<Document>,
-    certainty: Certainty,
+    certainty: AckLevel,
 ) -> Result<Written, StoreError> {
     let key = "deletes";
     run(database, doc! { "delete": collection, key: statements }, action, certainty).await
@@ -65,7 +65,7 @@ async fn run(
     database: &Database,
     mut command: Document,
     action: &'static str,
-    certainty: Certainty,
+    certainty: AckLevel,
 ) -> Result<Written, StoreError> {
     command.extend(options(certainty));
     answered(action, database.run_command(command)).await
@@ -85,11 +85,11 @@ pub async fn send(
 }
 
 /// Options of every write command.
-pub fn options(certainty: Certainty) -> Document {
-    let server_limit = i64::try_from(limits::BATCH.as_millis()).unwrap_or(i64::MAX);
+pub fn options(certainty: AckLevel) -> Document {
+    let server_limit = i64::try_from(limits::BATCH_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
     let concern = match certainty {
-        Certainty::Primary => doc! { "w": 1 },
-        Certainty::Majority => doc! { "w": "majority", "wtimeout": server_limit },
+        AckLevel::Primary => doc! { "w": 1 },
+        AckLevel::Majority => doc! { "w": "majority", "wtimeout": server_limit },
     };
     doc! { "ordered": false, "writeConcern": concern, "maxTimeMS": server_limit }
 }
@@ -97,7 +97,7 @@ pub fn options(certainty: Certainty) -> Document {
 async fn answered(action: &'static str, running: RunCommand<'_>) -> Result<Written, StoreError> {
     let running = running.selection_criteria(primary());
     // The server times out first, so that its message reaches the log.
-    let answer = within(action, limits::BATCH * 2, running.into_future()).await?;
+    let answer = within(action, limits::BATCH_TIMEOUT * 2, running.into_future()).await?;
     read_answer(action, &answer)
 }
 

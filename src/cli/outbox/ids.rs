@@ -5,11 +5,11 @@ use serde_json::json;
 
 use crate::cli::global::Failure;
 use crate::outbox::inspect::Inspector;
-use crate::outbox::undecoded::{RawId, Shown as Record};
+use crate::outbox::undecoded::{DecodedRecord as Record, RawId};
 
 /// The ids that a text can mean: at least one.
 pub(super) fn parse_ids(text: &str) -> Result<Vec<RawId>, Failure> {
-    let ids = RawId::readings(text);
+    let ids = RawId::parse_candidates(text);
     if ids.is_empty() {
         let prefix = text.split(':').next().unwrap_or_default();
         let detail = json!(text);

@@ -17,9 +17,9 @@ use crate::outbox::fields::{
     STATUS, TYPE, VISIBLE_AT,
 };
 use crate::outbox::inspect::Inspector;
-use crate::outbox::list::{Chapter, Filter, Sort};
+use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{Accuracy, GroupBy};
-use crate::outbox::undecoded::Shown;
+use crate::outbox::undecoded::DecodedRecord;
 use crate::shown;
 use crate::store::ServerClock;
 
@@ -46,8 +46,8 @@ enum By {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ListArgs {
     /// Of this status; invalid: of none of the others
-    #[arg(long, value_parser = PossibleValuesParser::new(Chapter::WORDS).try_map(|word| Chapter::of(&word).ok_or("unknown")))]
-    status: Option<Chapter>,
+    #[arg(long, value_parser = PossibleValuesParser::new(StatusFilter::WORDS).try_map(|word| StatusFilter::of(&word).ok_or("unknown")))]
+    status: Option<StatusFilter>,
     /// Of this key
     #[arg(long)]
     key: Option<String>,
@@ -179,14 +179,14 @@ pub(super) async fn list(
     Ok(())
 }
 
-fn table(plan: &Resolved, records: &[Shown], now: DateTime) -> Result<(), Failure> {
+fn table(plan: &Resolved, records: &[DecodedRecord], now: DateTime) -> Result<(), Failure> {
     let mut heading =
         vec!["id", STATUS, "age", KEY, TYPE, "sink", ATTEMPT, VISIBLE_AT, LAST_ERROR, DEAD_REASON];
     let has_invalid = records.iter().any(|record| !record.invalid.is_empty());
     if has_invalid {
         heading.push("invalid");
     }
-    let row = |record: &Shown| {
+    let row = |record: &DecodedRecord| {
         let field = |name| output::cell(record.document.get(name));
         let sink = record.document.get_str(TYPE).ok().and_then(|kind| plan.router.sink(kind));
         let mut row = vec![
@@ -210,7 +210,7 @@ fn table(plan: &Resolved, records: &[Shown], now: DateTime) -> Result<(), Failur
 }
 
 /// The text by which commands identify the record.
-pub(super) fn id(record: &Shown) -> String {
+pub(super) fn id(record: &DecodedRecord) -> String {
     match record.id.decoded() {
         Some(id) => id.to_string(),
         None => record.id.text(),
@@ -218,7 +218,7 @@ pub(super) fn id(record: &Shown) -> String {
 }
 
 /// How long a record has had its status, in the two largest units.
-fn age(record: &Shown, now: DateTime) -> String {
+fn age(record: &DecodedRecord, now: DateTime) -> String {
     let document = &record.document;
     let date = |field| document.get_datetime(field).ok().map(|date| date.timestamp_millis());
     let since = match document.get_str(STATUS) {

@@ -11,8 +11,8 @@ use crate::cli::outbox::ids::parse_ids;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
-use crate::outbox::prune::{self, Over};
-use crate::outbox::redrive::{Chosen, Redrive, Redriven, Redriver, Removable};
+use crate::outbox::prune::{self, PruneStatus};
+use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveResult, RedriveStatus, Redriver};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Requeue {
@@ -112,11 +112,11 @@ async fn all(
     status: Option<DiscardableStatus>,
     which: &Which,
 ) -> Result<(), Failure> {
-    let chosen = Chosen {
+    let chosen = RedriveFilter {
         status: status.map(|status| match status {
-            DiscardableStatus::Dead => Removable::Dead,
-            DiscardableStatus::Scheduled => Removable::Scheduled,
-            DiscardableStatus::Pending => Removable::Pending,
+            DiscardableStatus::Dead => RedriveStatus::Dead,
+            DiscardableStatus::Scheduled => RedriveStatus::Scheduled,
+            DiscardableStatus::Pending => RedriveStatus::Pending,
         }),
         key: which.key.clone(),
         kind: which.kind.clone(),
@@ -124,7 +124,7 @@ async fn all(
     };
     if which.dry_run {
         let matched = redriver.matching(&chosen).await.context("records cannot be counted")?;
-        let redriven = Redriven { matched, ..Redriven::default() };
+        let redriven = RedriveResult { matched, ..RedriveResult::default() };
         return print(redrive, &redriven, which.output);
     }
     if !which.yes {
@@ -149,7 +149,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
     // All ids are parsed before the first record is changed: wrong usage changes nothing.
     let ids = which.ids.iter().map(|text| Ok((text, parse_ids(text)?)));
     let ids: Vec<_> = ids.collect::<Result<_, Failure>>()?;
-    let mut redriven = Redriven::default();
+    let mut redriven = RedriveResult::default();
     let mut refused = 0;
     for (text, ids) in ids {
         let done = if which.dry_run {
@@ -176,7 +176,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
     Ok(())
 }
 
-fn print(redrive: Redrive, redriven: &Redriven, format: Format) -> Result<(), Failure> {
+fn print(redrive: Redrive, redriven: &RedriveResult, format: Format) -> Result<(), Failure> {
     let done = match redrive {
         Redrive::Requeue | Redrive::Redeliver => "requeued",
         Redrive::Discard => "discarded",
@@ -190,8 +190,8 @@ pub(super) async fn prune(
     args: &Prune,
 ) -> Result<(), Failure> {
     let over = match args.status {
-        PrunableStatus::Done => Over::Done,
-        PrunableStatus::Dead => Over::Dead,
+        PrunableStatus::Done => PruneStatus::Done,
+        PrunableStatus::Dead => PruneStatus::Dead,
     };
     let age = args.older_than.unwrap_or(plan.schema.retention);
     let pruned = prune::prune(collections, over, age).await;
@@ -205,8 +205,8 @@ pub(super) async fn prune(
         );
     }
     let counts = match over {
-        Over::Done => json!({ "pruned": pruned.removed }),
-        Over::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
+        PruneStatus::Done => json!({ "pruned": pruned.removed }),
+        PruneStatus::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
     };
     output::figures(&counts, args.output)
 }

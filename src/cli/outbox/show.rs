@@ -16,9 +16,9 @@ use crate::outbox::collections::Collections;
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::record::Record;
-use crate::outbox::undecoded::Shown;
-use crate::partition::owner::Owner;
-use crate::relay::explain::{Explainer, Waiting, WaitsFor};
+use crate::outbox::undecoded::DecodedRecord;
+use crate::partition::owner::PartitionOwner;
+use crate::relay::explain::{Explainer, Explanation, WaitsFor};
 use crate::relay::instance_state::{fields, state_name};
 use crate::routing::RouteInput;
 use crate::run;
@@ -54,13 +54,13 @@ pub(super) async fn show(
 }
 
 /// Adds the sink, and whether it is up, if nothing else blocks the record.
-async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
+async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
     let kind = waiting.front.get_str(TYPE).unwrap_or_default();
     let Some(name) = plan.router.sink(kind) else { return waiting };
     let Some(sink) = plan.sinks.get(name) else { return waiting };
     waiting.sink = Some(name.to_string());
     // (A quarantined record waits for its sink too.)
-    let (WaitsFor::Look | WaitsFor::DestinationPaused | WaitsFor::Suspect) = waiting.waits_for
+    let (WaitsFor::Scan | WaitsFor::DestinationPaused | WaitsFor::Quarantined) = waiting.waits_for
     else {
         return waiting;
     };
@@ -104,7 +104,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Waiting) -> Waiting {
 }
 
 /// Why this sink is down, as the instance reports.
-fn down(owner: &Owner, sink: &str) -> Option<String> {
+fn down(owner: &PartitionOwner, sink: &str) -> Option<String> {
     let down = owner.relay.as_ref()?.get_array(fields::SINKS_DOWN).ok()?;
     let down = down.iter().filter_map(Bson::as_document);
     let mut of_it = down.filter(|down| down.get_str(fields::SINK).is_ok_and(|name| name == sink));
@@ -114,7 +114,12 @@ fn down(owner: &Owner, sink: &str) -> Option<String> {
 
 /// The record's destination and why it does not confirm, as the instance reports. (The partition of a
 /// topic is unknown here.)
-fn unconfirmed(owner: &Owner, sink: &str, plan: &Resolved, front: &Document) -> Option<String> {
+fn unconfirmed(
+    owner: &PartitionOwner,
+    sink: &str,
+    plan: &Resolved,
+    front: &Document,
+) -> Option<String> {
     let raw = RawDocumentBuf::try_from(front).ok()?;
     let content = Record::read(&raw).content().ok()?;
     let Address { destination, key } =
@@ -133,7 +138,11 @@ fn unconfirmed(owner: &Owner, sink: &str, plan: &Resolved, front: &Document) -> 
     Some(format!("{destination:?}{key}: {cause}"))
 }
 
-fn print(record: &Shown, waiting: Option<&Waiting>, format: Format) -> Result<(), Failure> {
+fn print(
+    record: &DecodedRecord,
+    waiting: Option<&Explanation>,
+    format: Format,
+) -> Result<(), Failure> {
     match format {
         Format::Json => {
             let mut json = shown::shown(record);

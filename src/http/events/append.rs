@@ -59,7 +59,7 @@ impl From<AppendError> for Problem {
             AppendError::Closed => Self::unavailable(detail),
             AppendError::Schema(source) => Self::of_schema(&source),
             AppendError::Unavailable(ref source) | AppendError::Unknown(ref source) => {
-                Self::of_meaning(source.meaning(), &error, detail)
+                Self::of_failure(source.is_permanent(), &error, detail)
             }
         }
     }

@@ -33,12 +33,12 @@ use crate::outbox::position::NO_SEQ;
 use crate::outbox::record::Record;
 use crate::outbox::undecoded::RawId;
 use crate::partition;
-use crate::store::limits::{self, LARGEST_DOCUMENT};
+use crate::store::limits::{self, MAX_DOCUMENT_BYTES};
 use crate::store::{DUPLICATE_KEY, ServerClock, within};
 use crate::wakeup::ScanHint;
 
 /// The largest document of MongoDB, less the fields that a relay adds.
-const MAX_RECORD_BYTES: usize = LARGEST_DOCUMENT - (16 << 10);
+const MAX_RECORD_BYTES: usize = MAX_DOCUMENT_BYTES - (16 << 10);
 
 /// The code of MongoDB when a validator refuses a document.
 const VALIDATION_FAILED: i32 = 121;
@@ -132,7 +132,7 @@ impl Default for NewRecordId {
 
 impl<'de> Deserialize<'de> for NewRecordId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        checked(from, |text: String| match RecordId::readings(&text).into_iter().next() {
+        checked(from, |text: String| match RecordId::parse_candidates(&text).into_iter().next() {
             Some(id) if !text.is_empty() => Ok(Self(id)),
             _ => Err(INVALID_ID.to_owned()),
         })
@@ -246,7 +246,7 @@ fn encode(document: Document) -> Result<RawDocumentBuf, Problem> {
 async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Result<(), Problem> {
     let records = services.collections.records();
     let inserting = records.insert_one(raw).into_future();
-    let error = match within("enqueue a record", limits::BATCH, inserting).await {
+    let error = match within("enqueue a record", limits::BATCH_TIMEOUT, inserting).await {
         Ok(_) => return Ok(()),
         Err(error) => error,
     };

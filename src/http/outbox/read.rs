@@ -12,7 +12,7 @@ use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
 use crate::http::problem::Problem;
 use crate::http::stored::RecordAnswer;
 use crate::outbox::inspect::Inspector;
-use crate::outbox::list::{Chapter, Filter, Sort};
+use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{GroupBy, Groups, Stats};
 use crate::shown;
 
@@ -64,7 +64,7 @@ pub(super) async fn list_outbox_groups(
 pub(super) struct RecordsQuery {
     /// Of this status; invalid: of none of the others.
     #[param(inline)]
-    status: Option<Chapter>,
+    status: Option<StatusFilter>,
     /// Of this key.
     key: Option<String>,
     /// Of this type.

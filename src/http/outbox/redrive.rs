@@ -12,7 +12,7 @@ use crate::http::outbox::unknown_record;
 use crate::http::params::{RecordIdText, RecordPath};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
-use crate::outbox::redrive::{Chosen, Redrive, Redriver, Refusal};
+use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveRefusal, Redriver};
 use crate::wakeup::Wakeup;
 
 /// Which dead records to requeue; all of them by default.
@@ -54,7 +54,8 @@ pub(super) async fn requeue_records(
     call: Call<AdminScope>,
     Body(body): Body<RequeueRequest>,
 ) -> Result<Json<RequeueAnswer>, Problem> {
-    let chosen = Chosen { status: None, key: body.key, kind: body.kind, reason: body.reason };
+    let chosen =
+        RedriveFilter { status: None, key: body.key, kind: body.kind, reason: body.reason };
     let services = call.state.services()?;
     let redriver = Redriver::new(services.collections.clone());
     if body.dry_run == Some(true) {
@@ -141,13 +142,13 @@ async fn redrive_one(
     Ok(())
 }
 
-fn refused(redrive: Redrive, id: &str, refusal: &Refusal) -> Problem {
+fn refused(redrive: Redrive, id: &str, refusal: &RedriveRefusal) -> Problem {
     let code = match refusal {
-        Refusal::Missing => return unknown_record(id),
-        Refusal::Leased { .. } => "record_leased",
-        Refusal::TooLarge => "too_large",
-        Refusal::Server(_) => "refused",
-        Refusal::Status(_) => "wrong_status",
+        RedriveRefusal::Missing => return unknown_record(id),
+        RedriveRefusal::Leased { .. } => "record_leased",
+        RedriveRefusal::TooLarge => "too_large",
+        RedriveRefusal::Server(_) => "refused",
+        RedriveRefusal::Status(_) => "wrong_status",
     };
     Problem::conflict(code, refusal.explain(redrive, "redeliver=true"))
 }

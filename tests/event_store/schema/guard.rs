@@ -6,7 +6,6 @@ use bson::{Bson, Document, doc};
 use futures_util::future::join_all;
 use postrider::context::{CollectionKind, ContextSettings};
 use postrider::schema::SchemaError;
-use postrider::store::Meaning;
 
 use crate::schema::Home;
 use crate::support::outbox::mongodb_uri;
@@ -37,7 +36,7 @@ async fn database_of_another_context_is_refused_with_remedies() {
     let output = mongosh(&mongodb_uri(), &home.name, Path::new(script), &said).await;
 
     for error in errors {
-        assert_eq!(error.meaning(), Meaning::Permanent);
+        assert!(error.is_permanent());
         assert!(matches!(error, SchemaError::Foreign(_)), "{error:?}");
         let remedies = ["events.context = \"shop\"", "another events.database"];
         for part in [&home.name, "\"shop\"", "\"bank\"", remedies[0], remedies[1]] {

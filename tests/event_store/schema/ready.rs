@@ -4,7 +4,7 @@ use bson::doc;
 use futures_util::future::join_all;
 use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::schema::SchemaError;
-use postrider::store::{Meaning, connect};
+use postrider::store::connect;
 
 use crate::schema::Home;
 use crate::support::command_recorder::CommandRecorder;
@@ -86,7 +86,7 @@ async fn missing_schema_is_reported_with_the_command_that_creates_it() {
         (CollectionKind::Prepare, "postrider schema apply --prepare order"),
     ] {
         let missing = strict.ready(kind, "order").await.unwrap_err();
-        assert_eq!(missing.meaning(), Meaning::Permanent);
+        assert!(missing.is_permanent());
         assert!(matches!(missing, SchemaError::Differs { .. }), "{missing:?}");
         assert!(missing.to_string().contains(named), "{missing}");
         assert!(missing.to_string().contains("outbox.auto_init_schema = true"), "{missing}");

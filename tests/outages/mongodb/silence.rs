@@ -36,7 +36,8 @@ async fn renewals_on_silent_connections_are_retried_in_time() {
 
     proxy.silence("leaseUntil", RECORDS.len());
     let shared = harness.context.clone();
-    let renewing = tokio::spawn(async move { shared.state.leases.keep(&shared.leaser).await });
+    let renewing =
+        tokio::spawn(async move { shared.state.leases.renew_forever(&shared.leaser).await });
 
     for (id, end) in RECORDS.into_iter().zip(ends) {
         let renewed = doc! { "_id": id, "leaseUntil": { "$gt": bson::DateTime::from(end) } };

@@ -7,7 +7,7 @@
 use bson::{Bson, Document, doc};
 use mongodb::Collection;
 use mongodb::options::ReturnDocument;
-use postrider_store::schema::{Difference, Foreign, SchemaError};
+use postrider_store::schema::{Difference, ForeignContext, SchemaError};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 
 use crate::integer::integral;
@@ -40,7 +40,7 @@ impl DatabaseGuard {
     /// [`SchemaError`], also for a database of another context.
     pub(super) async fn verify(&self) -> Result<Option<Difference>, SchemaError> {
         let finding = self.metadata.find_one(doc! { "_id": ID }).into_future();
-        let found = within("ask whose database it is", limits::BATCH, finding).await?;
+        let found = within("ask whose database it is", limits::BATCH_TIMEOUT, finding).await?;
         if let Some(found) = found {
             self.check(&found)?;
             return Ok(None);
@@ -82,7 +82,8 @@ impl DatabaseGuard {
             .find_one_and_update(doc! { "_id": ID }, doc! { "$setOnInsert": ours })
             .upsert(true)
             .return_document(ReturnDocument::Before);
-        within("claim the database for its context", limits::BATCH, inserting.into_future()).await
+        within("claim the database for its context", limits::BATCH_TIMEOUT, inserting.into_future())
+            .await
     }
 
     fn check(&self, found: &Document) -> Result<(), SchemaError> {
@@ -96,7 +97,7 @@ impl DatabaseGuard {
             Some(other) => other.clone().into_relaxed_extjson().to_string(),
             None => "none".to_owned(),
         };
-        Err(SchemaError::Foreign(Box::new(Foreign {
+        Err(SchemaError::Foreign(Box::new(ForeignContext {
             database: self.database.clone(),
             found: text("contextName"),
             version: text("layoutVersion"),

@@ -73,7 +73,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
                 },
             }
         };
-        match within("move a prepared key", limits::BATCH, moving).await? {
+        match within("move a prepared key", limits::BATCH_TIMEOUT, moving).await? {
             None => Ok(true),
             Some(AbortReason::Taken) => Ok(false),
             Some(AbortReason::NotPrepared) => Err(PrepareError::NotPrepared),

@@ -6,7 +6,7 @@
 use std::any::Any;
 
 use bson::{Bson, Document, doc};
-use postrider_store::limits::LARGEST_DOCUMENT;
+use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,7 +24,7 @@ pub(super) fn encode<V: Serialize + 'static>(value: &V) -> Result<Bson, PrepareE
     };
     // For larger ones the server has several errors, or ends the connection.
     let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
-    if size > LARGEST_DOCUMENT { Err(PrepareError::TooLarge) } else { Ok(value) }
+    if size > MAX_DOCUMENT_BYTES { Err(PrepareError::TooLarge) } else { Ok(value) }
 }
 
 pub(super) fn decode<V: DeserializeOwned + 'static>(value: Bson) -> Result<V, PrepareError> {

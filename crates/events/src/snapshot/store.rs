@@ -2,7 +2,7 @@
 
 use bson::{Document, RawDocumentBuf, doc};
 use mongodb::Collection;
-use postrider_store::limits::{self, LARGEST_DOCUMENT};
+use postrider_store::limits::{self, MAX_DOCUMENT_BYTES};
 use postrider_store::{DUPLICATE_KEY, within};
 
 use super::SnapshotError;
@@ -68,7 +68,7 @@ impl SnapshotStore {
             return Err(SnapshotError::Version(ours));
         }
         // The server ends the connection of a larger message.
-        if snapshot.state.to_vec().map_err(SnapshotError::Encode)?.len() > LARGEST_DOCUMENT {
+        if snapshot.state.to_vec().map_err(SnapshotError::Encode)?.len() > MAX_DOCUMENT_BYTES {
             return Err(SnapshotError::TooLarge);
         }
         let context = &self.context.settings().name;
@@ -77,7 +77,7 @@ impl SnapshotStore {
         let snapshots = self.context.ready(CollectionKind::Snapshots, name.as_str()).await?;
         for _ in 0..MAX_TRIES {
             let saving = snapshots.update_one(with_id(id), pipeline.clone()).upsert(true);
-            match within("save a snapshot", limits::BATCH, saving.into_future()).await {
+            match within("save a snapshot", limits::BATCH_TIMEOUT, saving.into_future()).await {
                 Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => {
                     return Ok(Saved { written: true, version: ours });
                 }
@@ -112,7 +112,7 @@ impl SnapshotStore {
         }
         let snapshots = self.stored(name);
         let loading = snapshots.find_one(filter).into_future();
-        let found = within("load a snapshot", limits::BATCH, loading).await?;
+        let found = within("load a snapshot", limits::BATCH_TIMEOUT, loading).await?;
         Ok(found.and_then(|found| snapshot(id, Document::try_from(found).ok()?)))
     }
 
@@ -129,7 +129,8 @@ impl SnapshotStore {
         let snapshots = self.stored(name);
         let asking = snapshots.find_one(with_id(id)).projection(doc! { VERSION: 1 });
         let found =
-            within("read a snapshot's version", limits::BATCH, asking.into_future()).await?;
+            within("read a snapshot's version", limits::BATCH_TIMEOUT, asking.into_future())
+                .await?;
         Ok(found.and_then(|found| version(&Document::try_from(found).ok()?)).unwrap_or(0))
     }
 

@@ -9,9 +9,9 @@ pub use options::{SchemaOptions, Validator};
 
 use postrider_store::schema::apply::Applied;
 use postrider_store::schema::error::SchemaError;
-use postrider_store::schema::index::Key::Ascending;
-use postrider_store::schema::index::{Expiry, Index, Partial};
-use postrider_store::schema::layout::{Layout, Part};
+use postrider_store::schema::index::IndexKey::Ascending;
+use postrider_store::schema::index::{Expiry, Index, PartialFilter};
+use postrider_store::schema::layout::{CollectionLayout, Layout};
 use postrider_store::schema::verify::Difference;
 
 use crate::collections::{Collections, names};
@@ -31,7 +31,7 @@ pub const INDEXES: [Index; 6] = [
     Index {
         name: LANE_INDEX,
         keys: &[Ascending(PARTITION), Ascending(KEY), Ascending(SEQ)],
-        partial: Some(Partial::Status(PENDING)),
+        partial: Some(PartialFilter::Status(PENDING)),
         serves: &[
             "Every read of a take: the pending records of the partitions owned, by key and seq,",
             "those without a partition, and one key from its very beginning.",
@@ -41,7 +41,7 @@ pub const INDEXES: [Index; 6] = [
     Index {
         name: BLOCKS_INDEX,
         keys: &[Ascending(KEY)],
-        partial: Some(Partial::True(BLOCKS)),
+        partial: Some(PartialFilter::True(BLOCKS)),
         serves: &[
             "Keys that a dead record holds (relay.on_dead = \"block\"): all, or some by name.",
         ],
@@ -50,14 +50,14 @@ pub const INDEXES: [Index; 6] = [
     Index {
         name: SCHEDULED_INDEX,
         keys: &[Ascending(VISIBLE_AT)],
-        partial: Some(Partial::Status(SCHEDULED)),
+        partial: Some(PartialFilter::Status(SCHEDULED)),
         serves: &["Scheduled records that are due, earliest first, and when the next one is due."],
         ..Index::PLAIN
     },
     Index {
         name: DONE_TTL_INDEX,
         keys: &[Ascending(DONE_AT)],
-        partial: Some(Partial::Status(DONE)),
+        partial: Some(PartialFilter::Status(DONE)),
         expiry: Some(Expiry::Retention),
         serves: &[
             "MongoDB's TTL monitor: deletes delivered records when the retention has passed.",
@@ -68,7 +68,7 @@ pub const INDEXES: [Index; 6] = [
     Index {
         name: DEDUP_INDEX,
         keys: &[Ascending(DEDUP_KEY)],
-        partial: Some(Partial::Text(DEDUP_KEY)),
+        partial: Some(PartialFilter::Text(DEDUP_KEY)),
         unique: true,
         serves: &[
             "Insertions: refuses a second record with the same dedupKey (error 11000). Partial on",
@@ -80,7 +80,7 @@ pub const INDEXES: [Index; 6] = [
     Index {
         name: DEAD_INDEX,
         keys: &[Ascending(DEAD_AT)],
-        partial: Some(Partial::Status(DEAD)),
+        partial: Some(PartialFilter::Status(DEAD)),
         serves: &["Dead records by date, for operators: list, requeue, discard, prune, stats."],
         ..Index::PLAIN
     },
@@ -121,7 +121,7 @@ fn layout(collections: &Collections, options: &SchemaOptions) -> Layout {
             }
             _ => (Document::new(), Vec::new()),
         };
-        Part { name: collections.name(base), options, indexes }
+        CollectionLayout { name: collections.name(base), options, indexes }
     };
     Layout {
         database: collections.database().clone(),

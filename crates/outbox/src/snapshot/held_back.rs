@@ -12,23 +12,20 @@ use crate::ids::RecordId;
 use crate::partition::PARTITIONS;
 use crate::position::partitions_of;
 use crate::record::{LaneKey, Record};
-use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX, Room, Snapshot, lane_order};
+use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX, OutboxSnapshot, ReadLimit, lane_order};
 
 /// A dead record that blocks its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dead {
+pub struct DeadBlocker {
     /// Its `_id`.
     pub id: RecordId,
     /// Its partition.
     pub partition: u8,
 }
 
-impl Snapshot {
+impl OutboxSnapshot {
     /// Returns what is pending in each of these lanes up to a `seq`, without payloads, unordered:
     /// usually one record per lane, at most twice as many as lanes.
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn fronts(
         &mut self,
         lanes: &[(u8, &str, Timestamp)],
@@ -44,7 +41,7 @@ impl Snapshot {
             .projection(doc! { PAYLOAD: 0 })
             .hint(Hint::Name(LANE_INDEX.into()))
             .build();
-        let room = Room { records: 2 * lanes.len(), bytes };
+        let room = ReadLimit { records: 2 * lanes.len(), bytes };
         self.find_with("read the heads of blocked keys", filter, options, room).await
     }
 
@@ -55,10 +52,6 @@ impl Snapshot {
     /// Finds a `partition` that is negative, above 255 or not a number. Fractions between 0 and 255
     /// and arrays take too many seeks for every scan: [`all_misplaced`](Self::all_misplaced) finds
     /// them.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn misplaced(
         &mut self,
         keys: &[Bson],
@@ -78,10 +71,6 @@ impl Snapshot {
     ///
     /// Each key in the result has its earliest such record. A key that is missing has none, unless
     /// the result reached the limit.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn misplaced_of(
         &mut self,
         keys: &[Bson],
@@ -97,10 +86,6 @@ impl Snapshot {
 
     /// Returns pending records with any kind of invalid `partition`, without those with one of
     /// `ids`. It seeks to each partition with pending records.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn all_misplaced(
         &mut self,
         ids: &[Bson],
@@ -122,7 +107,7 @@ impl Snapshot {
         filter: Document,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let room = Room { records: limit, bytes: usize::MAX };
+        let room = ReadLimit { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
             .sort(lane_order())
@@ -133,20 +118,16 @@ impl Snapshot {
 
     /// Returns keys that a dead record blocks (`on_dead = "block"`), and that record; `keys`
     /// restricts them.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn blocked(
         &mut self,
         keys: Option<&[Bson]>,
         limit: usize,
-    ) -> Result<Vec<(LaneKey, Dead)>, StoreError> {
+    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
         let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
         if let Some(keys) = keys {
             filter.insert(KEY, doc! { "$in": keys });
         }
-        let room = Room { records: limit, bytes: usize::MAX };
+        let room = ReadLimit { records: limit, bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
             .hint(Hint::Name(BLOCKS_INDEX.into()))
@@ -154,19 +135,15 @@ impl Snapshot {
         let dead = self.find_with("read blocked keys", filter, options, room).await?;
         let dead = dead.into_iter().map(|record| {
             let Record { lane, id, partition, .. } = record;
-            (lane, Dead { id, partition })
+            (lane, DeadBlocker { id, partition })
         });
         Ok(dead.collect())
     }
 
     /// Returns which of these records are pending, without payloads, up to a number of bytes.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn waiting(&mut self, ids: &[Bson], bytes: usize) -> Result<Vec<Record>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, STATUS: exactly(PENDING) };
-        let room = Room { records: ids.len().max(1), bytes };
+        let room = ReadLimit { records: ids.len().max(1), bytes };
         let options = FindOptions::builder()
             .projection(doc! { PAYLOAD: 0 })
             .hint(Hint::Keys(doc! { ID: 1 }))
@@ -175,16 +152,12 @@ impl Snapshot {
     }
 
     /// Returns which of these dead records block a key, and which key.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn still_blocking(
         &mut self,
         ids: &[Bson],
     ) -> Result<HashMap<RecordId, LaneKey>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, BLOCKS: true, STATUS: DEAD };
-        let room = Room { records: ids.len().max(1), bytes: usize::MAX };
+        let room = ReadLimit { records: ids.len().max(1), bytes: usize::MAX };
         let options = FindOptions::builder()
             .projection(doc! { ID: 1, KEY: 1 })
             .hint(Hint::Keys(doc! { ID: 1 }))

@@ -7,15 +7,15 @@ use bson::{Bson, Document, doc};
 use postrider_store::StoreError;
 
 use crate::fields::{KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
-use crate::merge::{Part, merged};
+use crate::merge::{PartialRead, merged};
 use crate::partition;
-use crate::position::{KeyKind, Place, Position, Range, Segment};
+use crate::position::{IndexPlace, IndexRange, KeyKind, Position, Segment};
 use crate::record::{LaneKey, Placement, Record};
-use crate::snapshot::{QUESTIONS, Room, Snapshot, first_keys, lane_order, size_of};
+use crate::snapshot::{MAX_QUERIES, OutboxSnapshot, ReadLimit, first_keys, lane_order, size_of};
 
 /// A page of `lane_idx`, in its order.
 #[derive(Debug)]
-pub struct Page {
+pub struct SnapshotPage {
     /// The earliest pending records of each key, without a gap.
     pub records: Vec<Record>,
     /// Where the next page begins; `None` at the end of the last partition.
@@ -31,28 +31,28 @@ pub struct Page {
 
 /// What a page leaves out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PassOver {
+pub struct SkippedKeys {
     /// The keys.
     pub keys: Vec<Bson>,
     /// The last place (inclusive) that the keys cover; `None` if they cover all.
-    pub until: Option<Place>,
+    pub until: Option<IndexPlace>,
 }
 
-impl Snapshot {
+impl OutboxSnapshot {
     /// Reads a page from `from` without `pass_over`: records without a partition that belong to one
     /// in `owned`, or records that name one of those. It includes what its keys have in the other
     /// range.
     ///
     /// # Errors
     ///
-    /// Those of the store; a snapshot that is too old or unavailable is transient.
+    /// [`StoreError`]; a snapshot that is too old or unavailable is transient.
     pub async fn page(
         &mut self,
         from: &Position,
         owned: &[u8],
-        pass_over: &PassOver,
-        room: Room,
-    ) -> Result<Page, StoreError> {
+        pass_over: &SkippedKeys,
+        room: ReadLimit,
+    ) -> Result<SnapshotPage, StoreError> {
         let mut records: Vec<Record> = Vec::new();
         let mut bytes = 0;
         let mut is_full = false;
@@ -60,7 +60,7 @@ impl Snapshot {
         for segment in from.segments(owned, pass_over.until.as_ref()) {
             let filter = pending(segment, &pass_over.keys);
             let left = room.records - records.len();
-            let left = Room { records: left, bytes: room.bytes.saturating_sub(bytes) };
+            let left = ReadLimit { records: left, bytes: room.bytes.saturating_sub(bytes) };
             let read = self.find("read pending records", filter, lane_order(), left).await?;
             bytes += size_of(&read);
             records.extend(read);
@@ -91,13 +91,13 @@ impl Snapshot {
         };
         if !self.within_keys {
             let left =
-                Room { records: room.records, bytes: room.bytes.saturating_sub(bytes).max(1) };
+                ReadLimit { records: room.records, bytes: room.bytes.saturating_sub(bytes).max(1) };
             (records, skipped) =
                 self.with_the_rest(records, is_full, owned, from.is_unstamped(), left).await?;
         } else if from.is_unstamped() {
             records.retain(|record| owned.contains(&record.partition));
         }
-        Ok(Page { records, next, is_full, skipped, is_all })
+        Ok(SnapshotPage { records, next, is_full, skipped, is_all })
     }
 
     /// Merges what the keys of a page have in the other range: the leading records of both. Keys
@@ -108,26 +108,26 @@ impl Snapshot {
         is_full: bool,
         owned: &[u8],
         is_unstamped: bool,
-        room: Room,
+        room: ReadLimit,
     ) -> Result<(Vec<Record>, Vec<LaneKey>), StoreError> {
-        let last = page.last().map(|record| (record.lane.clone(), Range::of(record)));
-        let mut lanes: Vec<((LaneKey, Range), Part)> = Vec::new();
+        let last = page.last().map(|record| (record.lane.clone(), IndexRange::of(record)));
+        let mut lanes: Vec<((LaneKey, IndexRange), PartialRead)> = Vec::new();
         for record in page {
             if is_unstamped && !owned.contains(&record.partition) {
                 continue;
             }
             // A key can be in two adjacent partitions.
-            let place = (record.lane.clone(), Range::of(&record));
+            let place = (record.lane.clone(), IndexRange::of(&record));
             match lanes.last_mut().filter(|(before, _)| *before == place) {
                 Some((_, part)) => part.records.push(record),
                 None => {
                     let is_cut = is_full && last.as_ref() == Some(&place);
-                    lanes.push((place, Part { records: vec![record], is_cut }));
+                    lanes.push((place, PartialRead { records: vec![record], is_cut }));
                 }
             }
         }
         // A key in a foreign partition has nothing in the other range.
-        let is_mixed = |part: &Part| match part.records.first() {
+        let is_mixed = |part: &PartialRead| match part.records.first() {
             Some(first) => first.partition == first.hashed_partition(),
             None => false,
         };
@@ -157,21 +157,21 @@ impl Snapshot {
         &mut self,
         keys: BTreeSet<Arc<str>>,
         is_unstamped: bool,
-        room: Room,
-    ) -> Result<(HashMap<Arc<str>, Part>, BTreeSet<Arc<str>>), StoreError> {
-        let mut parts: HashMap<Arc<str>, Part> = HashMap::new();
+        room: ReadLimit,
+    ) -> Result<(HashMap<Arc<str>, PartialRead>, BTreeSet<Arc<str>>), StoreError> {
+        let mut parts: HashMap<Arc<str>, PartialRead> = HashMap::new();
         // In the order of the index.
         let place = |key: &Arc<str>| {
             if is_unstamped {
-                (Range::Partition(partition::of_key(key)), key.clone())
+                (IndexRange::Partition(partition::of_key(key)), key.clone())
             } else {
-                (Range::Unstamped, key.clone())
+                (IndexRange::Unstamped, key.clone())
             }
         };
-        let mut unknown: BTreeMap<Place, Arc<str>> =
+        let mut unknown: BTreeMap<IndexPlace, Arc<str>> =
             keys.into_iter().map(|key| (place(&key), key)).collect();
         let mut left = room;
-        for _ in 0..QUESTIONS {
+        for _ in 0..MAX_QUERIES {
             let asked = first_keys(unknown.values().map(|key| Bson::String(key.to_string())));
             let Some(last_asked) = unknown.keys().nth(asked.len().saturating_sub(1)).cloned()
             else {
@@ -202,7 +202,7 @@ impl Snapshot {
             left.bytes = left.bytes.saturating_sub(size_of(&read));
             let last = read.iter().rev().find_map(|record| match &record.lane {
                 LaneKey::Keyed(key) if record.placement != Placement::Invalid => {
-                    Some((Range::of(record), key.clone()))
+                    Some((IndexRange::of(record), key.clone()))
                 }
                 _ => None,
             });

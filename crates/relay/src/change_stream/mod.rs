@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::change_stream::state::{Happened, State};
+use crate::change_stream::state::{FollowerEvent, State};
 use crate::change_stream::stream::ChangeStream;
 use crate::metrics::FOLLOW_UP;
 
@@ -34,7 +34,7 @@ const BATCH_PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether a change stream wakes the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Following {
+pub enum FollowerStatus {
     /// No stream was opened yet.
     Starting,
     /// A stream is open, or closed on purpose.
@@ -48,20 +48,20 @@ pub enum Following {
 pub struct Follower {
     collections: Collections,
     wake: Wakeup,
-    following: watch::Sender<Following>,
+    status: watch::Sender<FollowerStatus>,
 }
 
 impl Follower {
     /// Creates a follower of these records that wakes the relay by `wake`.
     pub fn new(collections: Collections, wake: Wakeup) -> Self {
-        let (following, _) = watch::channel(Following::Starting);
+        let (status, _) = watch::channel(FollowerStatus::Starting);
         gauge!(FOLLOW_UP).set(0.0);
-        Self { collections, wake, following }
+        Self { collections, wake, status }
     }
 
     /// Watches whether a change stream wakes the relay.
-    pub fn following(&self) -> watch::Receiver<Following> {
-        self.following.subscribe()
+    pub fn status(&self) -> watch::Receiver<FollowerStatus> {
+        self.status.subscribe()
     }
 
     /// Follows until the stop; never returns. A task that ends has failed.
@@ -77,7 +77,7 @@ impl Follower {
         if self.collections.is_standalone() {
             // Not logged: the start has logged what a standalone server lacks.
             let why = "MongoDB is a standalone server: the relay polls";
-            self.following.send_replace(Following::Lost(why.to_owned()));
+            self.status.send_replace(FollowerStatus::Lost(why.to_owned()));
             return std::future::pending().await;
         }
         let mut state = State::start(Instant::now());
@@ -88,41 +88,41 @@ impl Follower {
 
     /// Waits for the next event of a state, and reports the new state.
     async fn step(&self, mut state: State<ChangeStream>) -> State<ChangeStream> {
-        let happened = match &mut state {
+        let event = match &mut state {
             State::Lost { until, .. } => {
                 tokio::time::sleep_until((*until).into()).await;
-                Ok(Happened::Due)
+                Ok(FollowerEvent::Due)
             }
             State::Opening { .. } => {
-                ChangeStream::open(&self.collections).await.map(Happened::Opened)
+                ChangeStream::open(&self.collections).await.map(FollowerEvent::Opened)
             }
-            State::Open { stream, .. } => self.wake_from(stream).await,
-            State::Resting { .. } => {
+            State::Open { stream, .. } => self.pass_events(stream).await,
+            State::Suspended { .. } => {
                 self.wake.until_saturated(false).await;
-                Ok(Happened::Quiet)
+                Ok(FollowerEvent::Unsaturated)
             }
         };
-        let (happened, why) = match happened {
-            Ok(happened) => (happened, None),
-            Err(error) => (Happened::Failed, Some(error)),
+        let (event, why) = match event {
+            Ok(event) => (event, None),
+            Err(error) => (FollowerEvent::Failed, Some(error)),
         };
-        let state = state.after(happened, Instant::now());
-        self.note(&state, why);
+        let state = state.after(event, Instant::now());
+        self.publish(&state, why);
         state
     }
 
     /// Passes events on until batches are full or the stream fails.
-    async fn wake_from(
+    async fn pass_events(
         &self,
         stream: &mut ChangeStream,
-    ) -> Result<Happened<ChangeStream>, StoreError> {
+    ) -> Result<FollowerEvent<ChangeStream>, StoreError> {
         loop {
             let changes = tokio::select! {
-                () = self.wake.until_saturated(true) => return Ok(Happened::Crowded),
+                () = self.wake.until_saturated(true) => return Ok(FollowerEvent::Saturated),
                 changes = stream.next(&self.collections) => changes?,
             };
             let has_news = !changes.is_empty();
-            changes.into_iter().for_each(|change| self.wake.tell(change));
+            changes.into_iter().for_each(|change| self.wake.push_event(change));
             let rest = async {
                 if has_news {
                     tokio::time::sleep(BATCH_PAUSE).await;
@@ -130,20 +130,20 @@ impl Follower {
                 self.wake.until_room().await;
             };
             tokio::select! {
-                () = self.wake.until_saturated(true) => return Ok(Happened::Crowded),
+                () = self.wake.until_saturated(true) => return Ok(FollowerEvent::Saturated),
                 () = rest => {}
             }
         }
     }
 
-    fn note(&self, state: &State<ChangeStream>, why: Option<StoreError>) {
+    fn publish(&self, state: &State<ChangeStream>, why: Option<StoreError>) {
         let opened = match state {
             State::Open { stream, .. } => Some(stream.opened_at()),
             _ => None,
         };
         let is_open = opened.is_some();
         if self.wake.is_followed() != is_open {
-            self.wake.tell(opened.map_or(StreamEvent::Closed, StreamEvent::Opened));
+            self.wake.push_event(opened.map_or(StreamEvent::Closed, StreamEvent::Opened));
         }
         self.wake.set_followed(is_open);
         if is_open || why.is_some() {
@@ -151,26 +151,27 @@ impl Follower {
             self.wake.all();
         }
         if let Some(error) = why {
-            self.set(Following::Lost(error.brief()));
+            self.set_status(FollowerStatus::Lost(error.brief()));
         } else if state.is_up() {
-            self.set(Following::Up);
+            self.set_status(FollowerStatus::Up);
         }
-        if let State::Resting { .. } = state {
+        if let State::Suspended { .. } = state {
             debug!("the change stream is closed: batches are full");
         }
     }
 
-    fn set(&self, now: Following) {
-        gauge!(FOLLOW_UP).set(if now == Following::Up { 1.0 } else { 0.0 });
+    fn set_status(&self, now: FollowerStatus) {
+        gauge!(FOLLOW_UP).set(if now == FollowerStatus::Up { 1.0 } else { 0.0 });
         // One log line per change of state, not per attempt.
-        let before = self.following.send_replace(now.clone());
+        let before = self.status.send_replace(now.clone());
         match (before, now) {
-            (Following::Up, Following::Up) | (Following::Lost(_), Following::Lost(_)) => {}
-            (_, Following::Up) => info!("following the outbox by a change stream"),
-            (_, Following::Lost(why)) => {
+            (FollowerStatus::Up, FollowerStatus::Up)
+            | (FollowerStatus::Lost(_), FollowerStatus::Lost(_)) => {}
+            (_, FollowerStatus::Up) => info!("following the outbox by a change stream"),
+            (_, FollowerStatus::Lost(why)) => {
                 warn!(cause = why, "the change stream is lost: the relay polls");
             }
-            (_, Following::Starting) => {}
+            (_, FollowerStatus::Starting) => {}
         }
     }
 }

@@ -13,11 +13,11 @@ const RESET_AFTER: Duration = PAUSE.1;
 /// The state of the follower; `S` is an open stream.
 ///
 /// ```text
-///            ┌───────── due ─────────┐        ┌─── crowded ──┐
+///            ┌───────── due ─────────┐        ┌─ saturated ──┐
 ///            │                       ▼        │              ▼
-///  start → Lost ◀── failed ── Opening ── opened ─▶ Open    Resting
+///  start → Lost ◀── failed ── Opening ── opened ─▶ Open    Suspended
 ///            ▲                   ▲                  │        │
-///            │                   └───── quiet ──────┼────────┘
+///            │                   └─ unsaturated ────┼────────┘
 ///            └────────────── failed ────────────────┘
 /// ```
 #[derive(Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub(super) enum State<S> {
         /// As in `Lost`.
         tries: u32,
         /// Whether the previous stream was closed on purpose.
-        rested: bool,
+        was_suspended: bool,
     },
     /// A stream is open.
     Open {
@@ -46,7 +46,7 @@ pub(super) enum State<S> {
         tries: u32,
     },
     /// Closed on purpose: batches are full without it.
-    Resting {
+    Suspended {
         /// As in `Lost`.
         tries: u32,
     },
@@ -54,7 +54,7 @@ pub(super) enum State<S> {
 
 /// The events.
 #[derive(Debug, PartialEq)]
-pub(super) enum Happened<S> {
+pub(super) enum FollowerEvent<S> {
     /// The pause is over.
     Due,
     /// A stream was opened.
@@ -62,9 +62,9 @@ pub(super) enum Happened<S> {
     /// The stream failed, or failed to open.
     Failed,
     /// Batches are full: the relay does not need the stream.
-    Crowded,
+    Saturated,
     /// Batches are no longer full.
-    Quiet,
+    Unsaturated,
 }
 
 impl<S> State<S> {
@@ -77,25 +77,29 @@ impl<S> State<S> {
     pub(super) fn is_up(&self) -> bool {
         matches!(
             self,
-            Self::Open { .. } | Self::Resting { .. } | Self::Opening { rested: true, .. }
+            Self::Open { .. } | Self::Suspended { .. } | Self::Opening { was_suspended: true, .. }
         )
     }
 
     /// Returns the next state. An event that is impossible in this state changes nothing.
-    pub(super) fn after(self, happened: Happened<S>, now: Instant) -> Self {
-        match (self, happened) {
-            (Self::Lost { tries, .. }, Happened::Due) => Self::Opening { tries, rested: false },
-            (Self::Opening { tries, .. }, Happened::Opened(stream)) => {
+    pub(super) fn after(self, event: FollowerEvent<S>, now: Instant) -> Self {
+        match (self, event) {
+            (Self::Lost { tries, .. }, FollowerEvent::Due) => {
+                Self::Opening { tries, was_suspended: false }
+            }
+            (Self::Opening { tries, .. }, FollowerEvent::Opened(stream)) => {
                 Self::Open { stream, since: now, tries }
             }
-            (Self::Opening { tries, .. }, Happened::Failed) => Self::lost(tries, now),
-            (Self::Open { since, tries, .. }, Happened::Failed) => {
+            (Self::Opening { tries, .. }, FollowerEvent::Failed) => Self::lost(tries, now),
+            (Self::Open { since, tries, .. }, FollowerEvent::Failed) => {
                 Self::lost(left(tries, since, now), now)
             }
-            (Self::Open { since, tries, .. }, Happened::Crowded) => {
-                Self::Resting { tries: left(tries, since, now) }
+            (Self::Open { since, tries, .. }, FollowerEvent::Saturated) => {
+                Self::Suspended { tries: left(tries, since, now) }
             }
-            (Self::Resting { tries }, Happened::Quiet) => Self::Opening { tries, rested: true },
+            (Self::Suspended { tries }, FollowerEvent::Unsaturated) => {
+                Self::Opening { tries, was_suspended: true }
+            }
             (state, _) => state,
         }
     }
@@ -115,15 +119,15 @@ fn left(tries: u32, since: Instant, now: Instant) -> u32 {
 mod tests {
     use super::*;
 
-    const OPENED: Happened<()> = Happened::Opened(());
+    const OPENED: FollowerEvent<()> = FollowerEvent::Opened(());
 
     /// Applies the events, one per second.
-    fn after(happened: impl IntoIterator<Item = Happened<()>>) -> (State<()>, Instant) {
+    fn after(event: impl IntoIterator<Item = FollowerEvent<()>>) -> (State<()>, Instant) {
         let mut now = Instant::now();
         let mut state = State::start(now);
-        for happened in happened {
+        for event in event {
             now += Duration::from_secs(1);
-            state = state.after(happened, now);
+            state = state.after(event, now);
         }
         (state, now)
     }
@@ -137,28 +141,28 @@ mod tests {
 
     #[test]
     fn follower_is_up_while_open_or_closed_on_purpose() {
-        use Happened::{Crowded, Due, Failed, Quiet};
+        use FollowerEvent::{Due, Failed, Saturated, Unsaturated};
 
-        for (happened, up) in [
+        for (event, up) in [
             (vec![], false),
             (vec![Due], false),
             (vec![Due, OPENED], true),
-            (vec![Due, OPENED, Crowded], true),
-            (vec![Due, OPENED, Crowded, Quiet], true),
-            (vec![Due, OPENED, Crowded, Quiet, OPENED], true),
-            (vec![Due, OPENED, Crowded, Quiet, Failed], false),
+            (vec![Due, OPENED, Saturated], true),
+            (vec![Due, OPENED, Saturated, Unsaturated], true),
+            (vec![Due, OPENED, Saturated, Unsaturated, OPENED], true),
+            (vec![Due, OPENED, Saturated, Unsaturated, Failed], false),
             (vec![Due, OPENED, Failed], false),
             (vec![Due, Failed], false),
         ] {
-            let context = format!("{happened:?}");
-            assert_eq!(after(happened).0.is_up(), up, "{context}");
+            let context = format!("{event:?}");
+            assert_eq!(after(event).0.is_up(), up, "{context}");
         }
     }
 
     #[test]
     fn pauses_double_from_half_a_second_to_half_a_minute() {
         let failing = |times: usize| {
-            let tries = (0..times).flat_map(|_| [Happened::Due, Happened::Failed]);
+            let tries = (0..times).flat_map(|_| [FollowerEvent::Due, FollowerEvent::Failed]);
             let (state, now) = after(tries);
             pause(&state, now).as_millis()
         };
@@ -174,28 +178,31 @@ mod tests {
         for (lasted, expected) in
             [(RESET_AFTER - Duration::from_millis(1), 1_000), (RESET_AFTER, 500)]
         {
-            for rests in [false, true] {
-                let (state, now) = after([Happened::Due, Happened::Failed, Happened::Due, OPENED]);
+            for suspends in [false, true] {
+                let (state, now) =
+                    after([FollowerEvent::Due, FollowerEvent::Failed, FollowerEvent::Due, OPENED]);
                 let end = now + lasted;
-                let state = if rests {
-                    state.after(Happened::Crowded, end).after(Happened::Quiet, end)
+                let state = if suspends {
+                    state
+                        .after(FollowerEvent::Saturated, end)
+                        .after(FollowerEvent::Unsaturated, end)
                 } else {
                     state
                 };
-                let state = state.after(Happened::Failed, end);
+                let state = state.after(FollowerEvent::Failed, end);
 
-                assert_eq!(pause(&state, end).as_millis(), expected, "{lasted:?} {rests}");
+                assert_eq!(pause(&state, end).as_millis(), expected, "{lasted:?} {suspends}");
             }
         }
     }
 
     #[test]
     fn impossible_event_changes_nothing() {
-        let (resting, now) = after([Happened::Due, OPENED, Happened::Crowded]);
+        let (suspended, now) = after([FollowerEvent::Due, OPENED, FollowerEvent::Saturated]);
 
-        for happened in [Happened::Due, OPENED, Happened::Failed, Happened::Crowded] {
-            let (same, _) = after([Happened::Due, OPENED, Happened::Crowded]);
-            assert_eq!(same.after(happened, now), resting);
+        for event in [FollowerEvent::Due, OPENED, FollowerEvent::Failed, FollowerEvent::Saturated] {
+            let (same, _) = after([FollowerEvent::Due, OPENED, FollowerEvent::Saturated]);
+            assert_eq!(same.after(event, now), suspended);
         }
     }
 }

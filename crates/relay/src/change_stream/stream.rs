@@ -30,7 +30,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_LAG: Duration = Duration::from_secs(15);
 
 /// Events per batch: 6 MB with the largest records that are carried.
-const BATCH: u32 = 100;
+const BATCH_SIZE: u32 = 100;
 
 /// An open change stream. When dropped, the driver kills the server's cursor.
 ///
@@ -44,13 +44,13 @@ pub(super) struct ChangeStream {
 impl ChangeStream {
     /// Opens a stream from now on: it shows every change that a later snapshot does not show.
     pub(super) async fn open(collections: &Collections) -> Result<Self, StoreError> {
-        let after = moment(collections).await?;
+        let after = snapshot_time(collections).await?;
         // On a sharded cluster an event may be late: the relay reads the key.
-        let largest = if collections.is_sharded() { 0 } else { MAX_RECORD_BYTES };
+        let max_bytes = if collections.is_sharded() { 0 } else { MAX_RECORD_BYTES };
         let command = doc! {
             "aggregate": collections.name(names::RECORDS),
-            "pipeline": pipeline(after, largest),
-            "cursor": { "batchSize": BATCH },
+            "pipeline": pipeline(after, max_bytes),
+            "cursor": { "batchSize": BATCH_SIZE },
             "readConcern": { "level": "majority" },
         };
         let opening = collections
@@ -58,9 +58,9 @@ impl ChangeStream {
             .run_cursor_command(command)
             .selection_criteria(primary())
             .max_time(MAX_AWAIT)
-            .batch_size(BATCH)
+            .batch_size(BATCH_SIZE)
             .batch();
-        let cursor = within("open the change stream", limits::BATCH, opening).await?;
+        let cursor = within("open the change stream", limits::BATCH_TIMEOUT, opening).await?;
         Ok(Self { cursor, opened_at: after })
     }
 
@@ -85,18 +85,18 @@ impl ChangeStream {
         let time = answer.get_document("$clusterTime");
         let time = time.and_then(|time| time.get_timestamp("clusterTime"));
         if lags(answer.get_timestamp("operationTime").ok(), time.ok()) {
-            return Err(broken(LAGS.to_owned()));
+            return Err(broken(LAG_DETAIL.to_owned()));
         }
         let events = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
         let read = |event: RawBsonRef<'_>| event.as_document().map_or(Event::Unclear, read);
         let events = events.into_iter().map(|event| event.map_or(Event::Unclear, read));
-        named(collections, events.collect()).await
+        with_keys(collections, events.collect()).await
     }
 }
 
 /// Reads a cluster time up to which every later snapshot is complete: the time of a snapshot read. (The
 /// `operationTime` of a reply may be ahead of it.)
-async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
+async fn snapshot_time(collections: &Collections) -> Result<Timestamp, StoreError> {
     const ACTION: &str = "ask for the moment to follow from";
     let command = doc! {
         "find": collections.name(names::RECORDS),
@@ -107,20 +107,17 @@ async fn moment(collections: &Collections) -> Result<Timestamp, StoreError> {
         "readConcern": { "level": "snapshot" },
     };
     let asking = collections.database().run_command(command).selection_criteria(primary());
-    let answer = within(ACTION, limits::BATCH, asking.into_future()).await?;
+    let answer = within(ACTION, limits::BATCH_TIMEOUT, asking.into_future()).await?;
     let cursor = answer.get_document("cursor").ok();
     let moment = cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
     let wrong = |detail: &str| StoreError::Answer { action: ACTION, detail: detail.to_owned() };
     let moment = moment.ok_or_else(|| wrong("there is no such collection"))?;
     let time =
         answer.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime"));
-    match lags(Some(moment), time.ok()) {
-        true => Err(wrong(LAGS)),
-        false => Ok(moment),
-    }
+    if lags(Some(moment), time.ok()) { Err(wrong(LAG_DETAIL)) } else { Ok(moment) }
 }
 
-const LAGS: &str = "what a majority has is far behind the cluster's time";
+const LAG_DETAIL: &str = "what a majority has is far behind the cluster's time";
 
 /// Returns whether the stream is far behind the cluster time, if both are known.
 fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
@@ -133,14 +130,14 @@ fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
 /// that move to another place, and records that start to block their key. It filters out leases and settles.
 ///
 /// It starts at the time after `after`: otherwise the stream fails for ever if the last event is too large.
-fn pipeline(after: Timestamp, largest: i32) -> Vec<Document> {
+fn pipeline(after: Timestamp, max_bytes: i32) -> Vec<Document> {
     let field = |name: &str| format!("fullDocument.{name}");
     let inserted = doc! {
         "operationType": { "$in": ["insert", "replace"] },
         field(STATUS): exactly(PENDING),
     };
     let path = |name: &str| format!("$fullDocument.{name}");
-    let is_small = doc! { "$lte": [{ "$bsonSize": "$fullDocument" }, largest] };
+    let is_small = doc! { "$lte": [{ "$bsonSize": "$fullDocument" }, max_bytes] };
     // Updates come without `fullDocument`: a lookup would be a read per lease.
     let changed = |name: &str| format!("updateDescription.updatedFields.{name}");
     let mut any = vec![doc! { changed(STATUS): PENDING }];
@@ -202,9 +199,10 @@ fn read(event: &RawDocument) -> Event {
     }
     let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");
     let is_whole = event.get_bool(IS_SMALL).unwrap_or(false);
-    Event::Is(match is_insert && is_whole && record.placement != Placement::Invalid {
-        true => StreamEvent::Pending(Box::new(record), at),
-        false => touched(record, at),
+    Event::Is(if is_insert && is_whole && record.placement != Placement::Invalid {
+        StreamEvent::Pending(Box::new(record), at)
+    } else {
+        touched(record, at)
     })
 }
 
@@ -217,7 +215,7 @@ fn touched(record: Record, at: Timestamp) -> StreamEvent {
 }
 
 /// Adds the lanes of records that became pending by an update.
-async fn named(
+async fn with_keys(
     collections: &Collections,
     events: Vec<Event>,
 ) -> Result<Vec<StreamEvent>, StoreError> {
@@ -248,7 +246,7 @@ async fn lanes_of(
         .read_concern(ReadConcern::local())
         .selection_criteria(primary());
     let reading = async { find.await?.try_collect::<Vec<_>>().await };
-    let found = within("read the keys of changed records", limits::BATCH, reading).await?;
+    let found = within("read the keys of changed records", limits::BATCH_TIMEOUT, reading).await?;
     let lane = |raw: RawDocumentBuf| {
         let record = Record::read(&raw);
         (record.id.clone(), record)

@@ -10,12 +10,12 @@ const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(500);
 /// time, and later confirms show whether the failure was its own.
 const RETENTION: Duration = Duration::from_secs(300);
 
-/// Time without a probe, after a record was called, after which no record waits for an open
+/// Time without a probe, after a record was asked, after which no record waits for an open
 /// circuit.
 const UNUSED_AGE: Duration = Duration::from_secs(10);
 
-/// Pause before another record is called to probe.
-const CALL_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before another record is asked to probe.
+const REQUEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state of one destination.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(super) struct Silence {
     /// The number of these publishes.
     pub(super) waiting: usize,
     /// When the destination last answered anything, or the first of them began to wait.
-    heard: Instant,
+    last_answer: Instant,
     /// Whether the destination is silent: nothing more is published to it.
     is_silent: bool,
 }
@@ -46,7 +46,7 @@ pub(super) struct Open {
     pub(super) since: Instant,
     pub(super) cause: String,
     /// Whether a record of this destination broke its connection.
-    pub(super) breaks: bool,
+    pub(super) breaks_connections: bool,
     /// Whether it opened on a guess: a publish waits on a replaced connection, or was in flight at
     /// each loss of the main one.
     is_guess: bool,
@@ -54,8 +54,8 @@ pub(super) struct Open {
     pub(super) is_logged: bool,
     pause: Duration,
     next_probe: Instant,
-    /// When a record was called to probe, first and last, if none has begun since.
-    called: Option<(Instant, Instant)>,
+    /// When a record was asked to probe, first and last, if none has begun since.
+    probe_requested: Option<(Instant, Instant)>,
     pub(super) probing: bool,
 }
 
@@ -70,26 +70,26 @@ pub(crate) enum Fault {
 
 impl Circuit {
     /// Returns until when records wait; `None` if the circuit is closed.
-    pub(super) fn waits(&self, now: Instant, longest_pause: Duration) -> Option<Instant> {
+    pub(super) fn paused_until(&self, now: Instant, max_pause: Duration) -> Option<Instant> {
         match &self.open {
             Some(open) if open.probing => Some(now + open.pause),
             Some(open) => Some(open.next_probe),
             // Until the destination answers; then all are unblocked.
-            None if self.silence.as_ref()?.is_silent => Some(now + longest_pause),
+            None if self.silence.as_ref()?.is_silent => Some(now + max_pause),
             None => None,
         }
     }
 
     /// Notes that a publish waits unusually long for its confirm.
-    pub(super) fn doubt(&mut self, now: Instant) {
-        let silence = || Silence { waiting: 0, heard: now, is_silent: false };
+    pub(super) fn begin_slow_publish(&mut self, now: Instant) {
+        let silence = || Silence { waiting: 0, last_answer: now, is_silent: false };
         self.silence.get_or_insert_with(silence).waiting += 1;
     }
 
     /// Notes an answer. Returns whether that ends a silence.
-    pub(super) fn hear(&mut self, now: Instant) -> bool {
+    pub(super) fn end_silence(&mut self, now: Instant) -> bool {
         let Some(silence) = &mut self.silence else { return false };
-        silence.heard = now;
+        silence.last_answer = now;
         std::mem::replace(&mut silence.is_silent, false)
     }
 
@@ -126,7 +126,7 @@ impl Circuit {
         cause: &str,
         isolated: bool,
         now: Instant,
-        longest_pause: Duration,
+        max_pause: Duration,
     ) -> Fault {
         let is_later = self.confirmed > Some(handed_over);
         self.failed = self.failed.max(Some(handed_over));
@@ -139,9 +139,9 @@ impl Circuit {
                 Fault::Destination(now + FIRST_PROBE_PAUSE)
             };
         }
-        let open = self.open(cause, now, longest_pause);
+        let open = self.open(cause, now, max_pause);
         // The isolated connection survived the record.
-        open.breaks &= !isolated;
+        open.breaks_connections &= !isolated;
         Fault::Destination(open.failed_until())
     }
 
@@ -153,7 +153,7 @@ impl Circuit {
         handed_over: Instant,
         cause: &str,
         now: Instant,
-        longest_pause: Duration,
+        max_pause: Duration,
     ) -> Option<Instant> {
         if let Some(open) = &self.open {
             return Some(open.failed_until());
@@ -163,7 +163,7 @@ impl Circuit {
             self.closed_at = Some(now);
             return None;
         }
-        let open = self.open(cause, now, longest_pause);
+        let open = self.open(cause, now, max_pause);
         open.is_guess = true;
         open.next_probe = now;
         Some(now)
@@ -177,12 +177,12 @@ impl Circuit {
         handed_over: Instant,
         cause: &str,
         now: Instant,
-        longest_pause: Duration,
+        max_pause: Duration,
     ) {
         if self.open.is_none() && self.confirmed <= Some(handed_over) {
-            let open = self.open(cause, now, longest_pause);
+            let open = self.open(cause, now, max_pause);
             open.is_guess = true;
-            open.breaks = true;
+            open.breaks_connections = true;
             open.next_probe = now;
         }
     }
@@ -194,35 +194,35 @@ impl Circuit {
         handed_over: Instant,
         cause: &str,
         now: Instant,
-        longest_pause: Duration,
+        max_pause: Duration,
     ) -> Fault {
         let is_alone = self.open.is_none() && self.confirmed > self.failed;
         self.failed = self.failed.max(Some(handed_over));
         if is_alone {
             return Fault::Record;
         }
-        let open = self.open(cause, now, longest_pause);
-        open.breaks = true;
+        let open = self.open(cause, now, max_pause);
+        open.breaks_connections = true;
         Fault::Destination(open.failed_until())
     }
 
-    fn open(&mut self, cause: &str, now: Instant, longest_pause: Duration) -> &mut Open {
-        let pause = FIRST_PROBE_PAUSE.min(longest_pause);
+    fn open(&mut self, cause: &str, now: Instant, max_pause: Duration) -> &mut Open {
+        let pause = FIRST_PROBE_PAUSE.min(max_pause);
         let open = self.open.get_or_insert_with(|| Open {
             since: now,
             cause: String::new(),
-            breaks: false,
+            breaks_connections: false,
             is_guess: false,
             is_logged: false,
             pause,
             next_probe: now + pause,
-            called: None,
+            probe_requested: None,
             probing: false,
         });
         cause.clone_into(&mut open.cause);
         open.is_guess = false;
         if open.probing {
-            open.pause = (open.pause * 2).min(longest_pause);
+            open.pause = (open.pause * 2).min(max_pause);
             open.next_probe = now + open.pause;
         }
         open
@@ -238,7 +238,7 @@ impl Circuit {
     /// Takes the open state if no record waits for it.
     pub(super) fn take_unused(&mut self, now: Instant) -> Option<Open> {
         let is_unused = |open: &mut Open| {
-            !open.probing && open.called.is_some_and(|(first, _)| now > first + UNUSED_AGE)
+            !open.probing && open.probe_requested.is_some_and(|(first, _)| now > first + UNUSED_AGE)
         };
         self.open.take_if(is_unused)
     }
@@ -255,7 +255,7 @@ impl Circuit {
 impl Silence {
     /// Returns whether nothing was answered for this long, and whether that is new.
     pub(super) fn lasts(&mut self, since: Duration, now: Instant) -> (bool, bool) {
-        let is_silent = now.duration_since(self.heard) >= since;
+        let is_silent = now.duration_since(self.last_answer) >= since;
         let is_new = is_silent && !std::mem::replace(&mut self.is_silent, true);
         (is_silent, is_new)
     }
@@ -268,14 +268,14 @@ impl Open {
         self.next_probe + if self.probing { self.pause } else { Duration::ZERO }
     }
 
-    /// Returns whether a record may probe. If only the limit of probes prevents it, it is called
+    /// Returns whether a record may probe. If only the limit of probes prevents it, it is asked
     /// again.
     pub(super) fn may_probe(&mut self, has_room: bool, now: Instant) -> bool {
         if self.probing || self.next_probe > now {
             return false;
         }
         if !has_room {
-            self.called = None;
+            self.probe_requested = None;
         }
         has_room
     }
@@ -284,19 +284,19 @@ impl Open {
     /// peer's.
     pub(super) fn begin_probe(&mut self, now: Instant) {
         self.probing = true;
-        self.called = None;
+        self.probe_requested = None;
         self.next_probe = now + self.pause;
     }
 
-    /// Returns since when a probe is due; `None` if none is, or a record was called a moment ago.
+    /// Returns since when a probe is due; `None` if none is, or a record was asked a moment ago.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        let is_called = self.called.is_some_and(|(_, last)| now < last + CALL_PAUSE);
+        let is_called = self.probe_requested.is_some_and(|(_, last)| now < last + REQUEST_PAUSE);
         let is_due = !self.probing && self.next_probe <= now && !is_called;
-        is_due.then(|| self.called.map_or(self.next_probe, |(first, _)| first))
+        is_due.then(|| self.probe_requested.map_or(self.next_probe, |(first, _)| first))
     }
 
-    /// Notes that a record was called to probe.
-    pub(super) fn call(&mut self, now: Instant) {
-        self.called = Some((self.called.map_or(now, |(first, _)| first), now));
+    /// Notes that a record was asked to probe.
+    pub(super) fn request_probe(&mut self, now: Instant) {
+        self.probe_requested = Some((self.probe_requested.map_or(now, |(first, _)| first), now));
     }
 }

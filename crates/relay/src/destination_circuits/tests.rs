@@ -16,12 +16,12 @@ fn circuit_opens_for_its_destination_and_closes_on_confirm() {
     let fault = circuits.unconfirmed(&to("sick"), began, "no confirm", false);
 
     assert!(matches!(fault, Fault::Destination(_)));
-    assert!(circuits.waits(&to("sick")).is_some());
-    assert_eq!(circuits.waits(&to("well")), None);
+    assert!(circuits.paused_until(&to("sick")).is_some());
+    assert_eq!(circuits.paused_until(&to("well")), None);
     assert_eq!(circuits.open()[0].cause, "no confirm");
     assert!(!circuits.confirmed(&to("sick"), began - Duration::from_secs(1)), "an earlier one");
     assert!(circuits.confirmed(&to("sick"), Instant::now()));
-    assert_eq!((circuits.waits(&to("sick")), circuits.open()), (None, vec![]));
+    assert_eq!((circuits.paused_until(&to("sick")), circuits.open()), (None, vec![]));
 }
 
 #[test]
@@ -45,14 +45,14 @@ fn record_is_at_fault_when_later_records_are_confirmed() {
 fn record_that_breaks_isolated_connection_opens_circuit_once() {
     let circuits = circuits();
     circuits.broke(&to("d"), Instant::now(), "lost");
-    assert!(circuits.waits(&to("d")).is_some());
+    assert!(circuits.paused_until(&to("d")).is_some());
     assert!(circuits.confirmed(&to("d"), Instant::now()), "another one is confirmed");
 
     assert_eq!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Record);
-    assert_eq!(circuits.waits(&to("d")), None, "its neighbours go on");
+    assert_eq!(circuits.paused_until(&to("d")), None, "its neighbours go on");
 
     circuits.broke(&to("d"), Instant::now(), "lost");
-    assert!(circuits.waits(&to("d")).is_some(), "nothing was confirmed since");
+    assert!(circuits.paused_until(&to("d")).is_some(), "nothing was confirmed since");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn destination_is_probed_alone_after_several_losses() {
     circuits.suspected(&to("d"), lost, "connection lost");
 
     assert_eq!(circuits.due(), [to("d")]);
-    assert!(circuits.waits(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
+    assert!(circuits.paused_until(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
     let probed = Instant::now();
     let probe = circuits.begin_probe(&to("d"));
     assert!(circuits.confirmed(&to("d"), probed), "it was not its doing");
@@ -115,30 +115,33 @@ fn circuit_admits_one_probe_at_a_time() {
 #[test]
 fn silent_destination_takes_no_records_until_it_answers() {
     let circuits = circuits();
-    let doubt = circuits.doubt(&to("d"));
-    assert!(!doubt.is_silent(Duration::from_secs(60)) && circuits.all_closed());
+    let slow = circuits.begin_slow_publish(&to("d"));
+    assert!(!slow.is_silent(Duration::from_secs(60)) && circuits.all_closed());
 
-    assert!(doubt.is_silent(Duration::ZERO));
-    assert!(circuits.waits(&to("d")).is_some() && circuits.waits(&to("other")).is_none());
+    assert!(slow.is_silent(Duration::ZERO));
+    assert!(
+        circuits.paused_until(&to("d")).is_some() && circuits.paused_until(&to("other")).is_none()
+    );
     assert!(!circuits.all_closed() && !circuits.wants_probe(&to("d")), "it is not open");
 
     assert!(circuits.confirmed(&to("d"), Instant::now()));
-    assert!(circuits.waits(&to("d")).is_none() && circuits.all_closed());
-    assert!(doubt.is_silent(Duration::ZERO), "silent once more");
-    assert!(circuits.heard(&to("d")), "a nack is an answer");
-    assert!(!doubt.end());
+    assert!(circuits.paused_until(&to("d")).is_none() && circuits.all_closed());
+    assert!(slow.is_silent(Duration::ZERO), "silent once more");
+    assert!(circuits.note_answer(&to("d")), "a nack is an answer");
+    assert!(!slow.end());
 }
 
 #[test]
 fn silence_ends_with_the_last_waiting_publish() {
     let circuits = circuits();
-    let (first, last) = (circuits.doubt(&to("d")), circuits.doubt(&to("d")));
+    let (first, last) =
+        (circuits.begin_slow_publish(&to("d")), circuits.begin_slow_publish(&to("d")));
     assert!(first.is_silent(Duration::ZERO) && last.is_silent(Duration::ZERO));
 
-    assert!(!first.end() && circuits.waits(&to("d")).is_some());
+    assert!(!first.end() && circuits.paused_until(&to("d")).is_some());
     drop(last);
 
-    assert!(circuits.all_closed() && circuits.waits(&to("d")).is_none());
+    assert!(circuits.all_closed() && circuits.paused_until(&to("d")).is_none());
     circuits.expire();
     assert!(circuits.is_quiet());
 }
@@ -155,7 +158,7 @@ fn due_probes_are_one_per_destination_up_to_the_limit() {
     let due = circuits.due();
     assert_eq!(due.len(), MAX_PROBES - 1);
     assert!(!due.contains(&names[0]), "it is being probed");
-    assert_eq!(circuits.due().len(), 5, "the others, since those were called a moment ago");
+    assert_eq!(circuits.due().len(), 5, "the others, since those were asked a moment ago");
 
     let probes: Vec<_> = due.iter().map(|name| circuits.begin_probe(name)).collect();
     assert!(probes.iter().all(Option::is_some));

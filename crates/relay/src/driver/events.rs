@@ -45,8 +45,8 @@ impl<S: Sink> Driver<S> {
             return;
         }
         let targets: Vec<ScanTarget> = {
-            let share = self.share.borrow();
-            let is_ours = |hint: &ScanHint| share.partitions.contains(&hint.partition());
+            let owned = self.owned.borrow();
+            let is_ours = |hint: &ScanHint| owned.partitions.contains(&hint.partition());
             let ours = hints.into_iter().filter(is_ours);
             ours.map(ScanTarget::At).filter(|target| !self.is_in_flight(target)).collect()
         };
@@ -121,7 +121,7 @@ impl<S: Sink> Driver<S> {
                 Hints::None
             }
             (StreamEvent::Pending(record, at), Phase::Live { .. }) => {
-                if self.share.borrow().partitions.contains(&record.partition) {
+                if self.owned.borrow().partitions.contains(&record.partition) {
                     self.handle_pending(*record, at);
                 }
                 Hints::None
@@ -132,7 +132,7 @@ impl<S: Sink> Driver<S> {
     /// Corrects a record with an invalid partition first, and blocks its key until then: a scan
     /// might not find it.
     fn handle_misplaced(&mut self, record: Record, at: Timestamp) {
-        let is_ours = self.share.borrow().partitions.contains(&record.partition);
+        let is_ours = self.owned.borrow().partitions.contains(&record.partition);
         if !is_ours {
             return;
         }
@@ -153,6 +153,7 @@ impl<S: Sink> Driver<S> {
         key_table.record_partition(&record);
         let record = context.settings.in_lane(record);
         let (key, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
+        debug!(record.id = %id, key = key.as_str(), partition, "the change stream brought a record");
         let withhold = || key_table.withhold(key.clone(), partition, id.clone(), at);
         if self.schedule.is_store_failing() || !context.has_room() {
             return withhold();
@@ -227,7 +228,7 @@ impl<S: Sink> Driver<S> {
         // Records behind the first one of a lane that could not be leased.
         let (ended, acquisitions): (Vec<_>, Vec<_>) =
             acquisitions.into_iter().partition(|acquisition| acquisition.lane.is_closed());
-        ended.into_iter().for_each(|acquisition| acquirer::give_up(&self.context, acquisition));
+        ended.into_iter().for_each(|acquisition| acquirer::cancel(&self.context, acquisition));
         if acquisitions.is_empty() {
             return;
         }
@@ -252,7 +253,7 @@ impl<S: Sink> Driver<S> {
         }
         key_table.go_live();
         self.live.went_live(Instant::now());
-        let partitions = self.share.borrow().partitions.len();
+        let partitions = self.owned.borrow().partitions.len();
         gauge!(PARTITIONS_LIVE).set(partitions as f64);
         debug!(partitions, pending_scans, "the change stream carries the records");
     }
@@ -262,7 +263,7 @@ impl<S: Sink> Driver<S> {
         let Some(acquisitions) = self.live.leave(why, Instant::now()) else { return };
         gauge!(PARTITIONS_LIVE).set(0.0);
         self.context.state.key_table.stop_following();
-        acquisitions.into_iter().for_each(|one| acquirer::give_up(&self.context, one));
+        acquisitions.into_iter().for_each(|one| acquirer::cancel(&self.context, one));
         self.targets.retain(|target| !matches!(target, ScanTarget::Scan(..)));
         self.scan_now();
     }

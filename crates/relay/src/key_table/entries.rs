@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use bson::Timestamp;
 use postrider_outbox::ids::RecordId;
-use postrider_outbox::position::{Place, Range};
+use postrider_outbox::position::{IndexPlace, IndexRange};
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::lane::Lane;
@@ -28,7 +28,7 @@ pub(super) struct Entries {
     pub(super) blocked: HashMap<LaneKey, KeyBlock>,
     /// All keys by their place in `lane_idx`. (A record that its producer has put into another
     /// partition is not skipped there.)
-    pub(super) positions: BTreeSet<Place>,
+    pub(super) positions: BTreeSet<IndexPlace>,
     /// No block ends before.
     pub(super) next_due: Option<Instant>,
     pub(super) recoveries: Recoveries,
@@ -44,7 +44,7 @@ pub(super) struct Entries {
     /// In which partitions keys have records, other than the hash of the key.
     pub(super) strays: HashMap<LaneKey, Strays>,
     /// How often such a partition was recorded.
-    pub(super) strays_noted: StraysNoted,
+    pub(super) stray_count: StrayCount,
     /// Whether there ever was one.
     pub(super) has_strays: bool,
     /// Keys whose partitions a pass has not shown since it read them: all their partitions must be
@@ -53,13 +53,13 @@ pub(super) struct Entries {
     /// When keys were read: their events up to then are known.
     pub(super) covered: HashMap<LaneKey, Timestamp>,
     /// Whether a block was not recorded for lack of room.
-    pub(super) is_overfull: bool,
+    pub(super) is_over_capacity: bool,
     /// Whether everything was read since it follows: the stream carries all records.
     pub(super) is_live: bool,
     /// How often it began or ended to follow: earlier reads say nothing about the time after.
     pub(super) period: LivePeriod,
     /// The latest event of all.
-    pub(super) heard: Option<Timestamp>,
+    pub(super) handled_until: Option<Timestamp>,
 }
 
 /// How often some sink came up: a sink that was found paused before the latest time may be up now.
@@ -79,25 +79,25 @@ impl LivePeriod {
 
 /// How often a key was found with records in a partition other than the hash of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct StraysNoted(pub(super) u64);
+pub(super) struct StrayCount(pub(super) u64);
 
 /// The partitions other than the hash of the key in which a key has records.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     pub(super) partitions: BTreeSet<u8>,
     /// The latest time that one was recorded: a read that began before did not cover it.
-    pub(super) noted: StraysNoted,
+    pub(super) noted: StrayCount,
 }
 
 /// The state of the key table when a scan begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanStart {
     pub(super) period: LivePeriod,
-    pub(super) strays: StraysNoted,
+    pub(super) strays: StrayCount,
     /// Whether the stream carries the records, or is about to.
     pub(crate) follows: bool,
     /// The latest event that was handled.
-    pub(crate) heard: Option<Timestamp>,
+    pub(crate) handled_until: Option<Timestamp>,
 }
 
 /// When a key was read, and the state of the table when that read began.
@@ -113,7 +113,7 @@ pub(super) struct PendingScan {
     pub(super) partition: u8,
     pub(super) id: RecordId,
     /// Whether a read is under way.
-    pub(super) is_asked: bool,
+    pub(super) is_requested: bool,
     /// A read counts if it shows this event, and so all before it.
     pub(super) since: Option<Timestamp>,
 }
@@ -133,14 +133,14 @@ impl Default for Entries {
             pending_scans: HashMap::new(),
             withheld: HashMap::new(),
             strays: HashMap::new(),
-            strays_noted: StraysNoted::default(),
+            stray_count: StrayCount::default(),
             has_strays: false,
             unplaced: HashSet::new(),
             covered: HashMap::new(),
-            is_overfull: false,
+            is_over_capacity: false,
             is_live: false,
             period: LivePeriod::default(),
-            heard: None,
+            handled_until: None,
         }
     }
 }
@@ -164,7 +164,7 @@ impl Entries {
 
     pub(super) fn index(&mut self, key: &LaneKey) {
         if let LaneKey::Keyed(name) = key {
-            self.positions.extend(Range::both_of(name).map(|range| (range, name.clone())));
+            self.positions.extend(IndexRange::both_of(name).map(|range| (range, name.clone())));
             // The remaining pages of a pass skip it, in any partition.
             if self.follows && self.has_strays && !self.is_live {
                 self.unplaced.insert(key.clone());
@@ -178,7 +178,7 @@ impl Entries {
             return;
         }
         if before.is_none() && self.blocked.len() >= MAX_REMEMBERED {
-            self.is_overfull = true;
+            self.is_over_capacity = true;
             return;
         }
         if let Some(before) = before.filter(|before| before.blocker.id == wait.blocker.id) {
@@ -261,11 +261,11 @@ impl Entries {
         let LaneKey::Keyed(name) = key else { return };
         self.has_strays |= partition != partition::of_key(name);
         if self.follows && partition != partition::of_key(name) {
-            self.is_overfull |= self.strays.len() >= MAX_REMEMBERED;
+            self.is_over_capacity |= self.strays.len() >= MAX_REMEMBERED;
             let strays = self.strays.entry(key.clone()).or_default();
             if strays.partitions.insert(partition) {
-                self.strays_noted.0 += 1;
-                strays.noted = self.strays_noted;
+                self.stray_count.0 += 1;
+                strays.noted = self.stray_count;
                 // Its reads did not cover that partition.
                 self.covered.remove(key);
             }
@@ -278,7 +278,7 @@ impl Entries {
 
     pub(super) fn require_scan(&mut self, key: LaneKey, partition: u8, id: RecordId) {
         self.record_stray(&key, partition);
-        let is_entered = self.lanes.contains_key(&key) || self.block_of(&key).is_some();
+        let is_registered = self.lanes.contains_key(&key) || self.block_of(&key).is_some();
         let strays = self.strays_of(&key);
         let own = match &key {
             LaneKey::Keyed(name) => partition::of_key(name),
@@ -286,14 +286,14 @@ impl Entries {
         };
         let all = [partition, own].into_iter().chain(strays);
         let ours = all.into_iter().find(|partition| self.owns(*partition));
-        if let Some(partition) = ours.filter(|_| self.follows && !is_entered) {
-            let since = self.heard;
-            let unscanned = PendingScan { partition, id, is_asked: false, since };
+        if let Some(partition) = ours.filter(|_| self.follows && !is_registered) {
+            let since = self.handled_until;
+            let unscanned = PendingScan { partition, id, is_requested: false, since };
             self.pending_scans.entry(key).or_insert(unscanned);
         }
     }
 
-    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, Dead)>) {
+    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, DeadBlocker)>) {
         for (key, dead) in keys {
             self.record_stray(&key, dead.partition);
             let blocker = Blocker::dead(dead.id, dead.partition);
@@ -311,20 +311,20 @@ impl Entries {
         self.quarantined.remove(key);
         self.blocked.remove(key);
         if let LaneKey::Keyed(key) = key {
-            for range in Range::both_of(key) {
+            for range in IndexRange::both_of(key) {
                 self.positions.remove(&(range, key.clone()));
             }
         }
     }
 
     pub(super) fn release_blocked(&mut self, which: impl Fn(&KeyBlock) -> bool) -> bool {
-        let struck: Vec<LaneKey> = self
+        let released: Vec<LaneKey> = self
             .blocked
             .iter()
             .filter(|(_, wait)| which(wait))
             .map(|(key, _)| key.clone())
             .collect();
-        struck.iter().for_each(|key| self.release(key));
-        !struck.is_empty()
+        released.iter().for_each(|key| self.release(key));
+        !released.is_empty()
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Placement, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
@@ -41,7 +41,7 @@ impl KeyTable {
         head: &Record,
         read: ScanPoint,
     ) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let counts = entries.is_conclusive(&lane.key, read);
         if !entries.register(lane, head) {
             return false;
@@ -61,7 +61,7 @@ impl KeyTable {
     /// Returns false if the key is known.
     #[must_use]
     pub(crate) fn register_idle(&self, lane: &Arc<Lane>, head: &Record) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let is_free = entries.follows && !entries.is_tracked(&lane.key);
         is_free && entries.register(lane, head)
     }
@@ -69,10 +69,10 @@ impl KeyTable {
     /// Begins to follow: the stream carries the records from now on, or is about to. Each removed
     /// key must be read, unless nothing of it is pending.
     pub(crate) fn begin_following(&self) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         entries.follows = true;
         entries.period = entries.period.next();
-        entries.is_overfull = false;
+        entries.is_over_capacity = false;
         entries.dead_blockers.clear();
         if entries.has_strays {
             let waits = entries.blocked.keys().chain(entries.quarantined.keys());
@@ -85,18 +85,18 @@ impl KeyTable {
 
     /// Notes that everything was read since it follows: the stream carries all records.
     pub(crate) fn go_live(&self) {
-        self.entries().is_live = true;
+        self.entries.lock().is_live = true;
     }
 
     /// Returns the period in which the stream carries all records; `None` if it does not.
     pub(crate) fn live_period(&self) -> Option<LivePeriod> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         entries.is_live.then_some(entries.period)
     }
 
     /// Ends following: rotations find the records.
     pub(crate) fn stop_following(&self) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         entries.follows = false;
         entries.period = entries.period.next();
         entries.is_live = false;
@@ -113,7 +113,7 @@ impl KeyTable {
 
     /// Returns the state of the lane of a record that became pending at this moment.
     pub(crate) fn state_of(&self, record: &Record, at: Timestamp) -> KeyState {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let key = &record.lane;
         if entries.covered.get(key).is_some_and(|covered| at <= *covered) {
             return KeyState::Covered;
@@ -132,7 +132,7 @@ impl KeyTable {
     /// Notes that an event of a key was withheld: the key must be read, now or when it is
     /// removed.
     pub(crate) fn withhold(&self, key: LaneKey, partition: u8, id: RecordId, at: Timestamp) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if !entries.follows || !entries.owns(partition) {
             return;
         }
@@ -148,13 +148,13 @@ impl KeyTable {
     /// Notes the partition of a record, if that is not the hash of its key.
     pub(crate) fn record_partition(&self, record: &Record) {
         if record.placement == Placement::Stamped {
-            self.entries().record_stray(&record.lane, record.partition);
+            self.entries.lock().record_stray(&record.lane, record.partition);
         }
     }
 
     /// Returns the owned partitions in which a key may have records.
     pub(crate) fn partitions_of(&self, key: &LaneKey) -> Vec<u8> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let mut all = entries.strays_of(key);
         all.insert(partition::of_key(key.as_str()));
         if entries.unplaced.contains(key) {
@@ -165,25 +165,26 @@ impl KeyTable {
 
     /// Requires a scan of a key whose pending records a page has not shown.
     pub(crate) fn require_scan(&self, key: LaneKey, partition: u8, id: RecordId) {
-        self.entries().require_scan(key, partition, id);
+        self.entries.lock().require_scan(key, partition, id);
     }
 
     /// Returns how many keys must be read.
     pub(crate) fn pending_scans(&self) -> usize {
-        self.entries().pending_scans.len()
+        self.entries.lock().pending_scans.len()
     }
 
     /// Returns whether a block was not recorded for lack of room, since it follows.
     pub(crate) fn is_over_capacity(&self) -> bool {
-        self.entries().is_overfull
+        self.entries.lock().is_over_capacity
     }
 
     /// Takes some of the keys that must be read.
     pub(crate) fn take_pending_scans(&self, count: usize) -> Vec<(LaneKey, u8, RecordId)> {
-        let mut entries = self.entries();
-        let waiting = entries.pending_scans.iter_mut().filter(|(_, one)| !one.is_asked).take(count);
+        let mut entries = self.entries.lock();
+        let waiting =
+            entries.pending_scans.iter_mut().filter(|(_, one)| !one.is_requested).take(count);
         let asked = waiting.map(|(key, one)| {
-            one.is_asked = true;
+            one.is_requested = true;
             (key.clone(), one.partition, one.id.clone())
         });
         asked.collect()
@@ -192,9 +193,9 @@ impl KeyTable {
     /// Finishes the read of a key at this moment; its results are registered. If nothing was found,
     /// the key is released, unless an event came since. `None`: the read says nothing.
     pub(crate) fn finish_scan(&self, key: &LaneKey, read: Option<ScanPoint>) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let Some(unscanned) = entries.pending_scans.get_mut(key) else { return };
-        unscanned.is_asked = false;
+        unscanned.is_requested = false;
         let Some(read) = read else { return };
         if entries.is_conclusive(key, read) {
             let at = read.at;
@@ -208,14 +209,14 @@ impl KeyTable {
 
     /// Returns the current state, for a read that is about to begin.
     pub(crate) fn scan_start(&self) -> ScanStart {
-        let Entries { period, strays_noted, follows, heard, .. } = *self.entries();
-        ScanStart { period, strays: strays_noted, follows, heard }
+        let Entries { period, stray_count, follows, handled_until, .. } = *self.entries.lock();
+        ScanStart { period, strays: stray_count, follows, handled_until }
     }
 
     /// Notes a change of a record that the stream does not report: its key is read, now or when
     /// it is removed.
     pub(crate) fn record_changed(&self, key: LaneKey, partition: u8, id: RecordId) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if let Some(lane) = entries.lanes.get(&key) {
             lane.leave_incomplete();
         }
@@ -224,8 +225,8 @@ impl KeyTable {
 
     /// Notes that the stream was handled up to here.
     pub(crate) fn advance_to(&self, at: Timestamp) {
-        let mut entries = self.entries();
-        entries.heard = entries.heard.max(Some(at));
+        let mut entries = self.entries.lock();
+        entries.handled_until = entries.handled_until.max(Some(at));
         if !entries.covered.is_empty() {
             entries.covered.retain(|_, covered| *covered >= at);
         }
@@ -233,13 +234,13 @@ impl KeyTable {
 
     /// Returns whether a key is known.
     pub(crate) fn is_tracked(&self, key: &LaneKey) -> bool {
-        self.entries().is_tracked(key)
+        self.entries.lock().is_tracked(key)
     }
 
     /// Blocks keys whose heads are being corrected or made dead, while the stream carries the
     /// records. (Otherwise the next rotation finds them.)
     pub(crate) fn block_for_repair(&self, heads: Vec<(LaneKey, Blocker)>) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if !entries.follows {
             return;
         }
@@ -253,12 +254,12 @@ impl KeyTable {
 
     /// Unblocks the keys that wait for a correction: some were made.
     pub(crate) fn unblock_repaired(&self) {
-        self.entries().release_blocked(|wait| wait.reason == BlockReason::Repair);
+        self.entries.lock().release_blocked(|wait| wait.reason == BlockReason::Repair);
     }
 
     /// Blocks these keys by their dead records, if the stream carries the records.
-    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, Dead)>) {
-        let mut entries = self.entries();
+    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
+        let mut entries = self.entries.lock();
         if entries.follows {
             entries.block_by_dead(keys);
         }

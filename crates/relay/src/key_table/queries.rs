@@ -5,9 +5,9 @@ use std::ops::Bound;
 
 use bson::Bson;
 use postrider_outbox::ids::RecordId;
-use postrider_outbox::position::{Place, Position, Range};
+use postrider_outbox::position::{IndexPlace, IndexRange, Position};
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::{KEYS_BYTES, PassOver};
+use postrider_outbox::snapshot::{MAX_KEYS_BYTES, SkippedKeys};
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
@@ -32,13 +32,13 @@ pub struct BlockedKey {
 impl KeyTable {
     /// Returns the partitions in which keys may be registered.
     pub(crate) fn owned(&self) -> Vec<u8> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         (0..=u8::MAX).filter(|partition| entries.owns(*partition)).collect()
     }
 
     /// Returns the partitions in which anything is or may be in flight.
     pub fn partitions_in_flight(&self) -> [bool; 256] {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let mut in_flight = entries.owned;
         let quarantined = entries.quarantined.values().map(|wait| wait.blocker.partition);
         for partition in entries.lanes.values().map(|lane| lane.partition).chain(quarantined) {
@@ -50,7 +50,7 @@ impl KeyTable {
     /// Returns some leased records, in the order of the text of their ids.
     pub fn sample_in_flight(&self, count: usize) -> Vec<RecordId> {
         let mut ids: Vec<RecordId> =
-            self.entries().lanes.values().flat_map(|lane| lane.in_flight()).collect();
+            self.entries.lock().lanes.values().flat_map(|lane| lane.in_flight()).collect();
         ids.sort_by_cached_key(ToString::to_string);
         ids.truncate(count);
         ids
@@ -58,7 +58,7 @@ impl KeyTable {
 
     /// Returns the keys in flight or in quarantine.
     pub fn taken_keys(&self) -> HashSet<LaneKey> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         entries.lanes.keys().chain(entries.quarantined.keys()).cloned().collect()
     }
 
@@ -67,13 +67,13 @@ impl KeyTable {
     /// if any.
     pub fn comparable_blockers(
         &self,
-        from: Option<&Place>,
+        from: Option<&IndexPlace>,
         count: usize,
-    ) -> (Vec<(LaneKey, Blocker)>, Option<Place>) {
-        let entries = self.entries();
+    ) -> (Vec<(LaneKey, Blocker)>, Option<IndexPlace>) {
+        let entries = self.entries.lock();
         let (mut found, mut bytes) = (Vec::new(), 0);
         // Each key once, by its partition.
-        let first = (Range::Partition(0), "".into());
+        let first = (IndexRange::Partition(0), "".into());
         let from = from.map_or(Bound::Included(first), |from| Bound::Excluded(from.clone()));
         for place in entries.positions.range((from, Bound::Unbounded)) {
             let key = LaneKey::Keyed(place.1.clone());
@@ -82,7 +82,7 @@ impl KeyTable {
                 bytes += key.as_str().len();
                 found.push((key, wait.blocker.clone()));
             }
-            if found.len() >= count || bytes >= KEYS_BYTES {
+            if found.len() >= count || bytes >= MAX_KEYS_BYTES {
                 return (found, Some(place.clone()));
             }
         }
@@ -92,7 +92,7 @@ impl KeyTable {
     /// Returns some of the blocked records without a key, from this one on. No round of reads meets
     /// them while the stream carries the records.
     pub(crate) fn comparable_singles(&self, from: usize, count: usize) -> Vec<(LaneKey, Blocker)> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let singles = entries.blocked.iter().filter(|(key, wait)| {
             matches!(key, LaneKey::Single(_)) && wait.blocker.is_comparable() && entries.follows
         });
@@ -102,7 +102,7 @@ impl KeyTable {
 
     /// Returns the keys that dead records block, and by which: a recheck compares these by id.
     pub(crate) fn dead_blockers(&self) -> Vec<(LaneKey, Blocker)> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let blocked =
             entries.blocked.iter().filter(|(_, wait)| wait.reason == BlockReason::Blocked);
         blocked.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
@@ -110,15 +110,18 @@ impl KeyTable {
 
     /// Returns blocked keys, up to `limit`, or one key.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Vec<BlockedKey> {
-        let entries = self.entries();
-        let is_asked = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
-        let of_dead = entries.dead_blockers.iter().filter(|(lane, _)| is_asked(lane));
+        let entries = self.entries.lock();
+        let is_requested = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
+        let of_dead = entries.dead_blockers.iter().filter(|(lane, _)| is_requested(lane));
         let of_dead = of_dead.map(|(lane, blocker)| {
             let (lane, blocker) = (lane.clone(), blocker.clone());
             BlockedKey { lane, reason: BlockReason::Blocked, blocker, wait: None }
         });
-        let waits =
-            entries.blocked.iter().chain(&entries.quarantined).filter(|(lane, _)| is_asked(lane));
+        let waits = entries
+            .blocked
+            .iter()
+            .chain(&entries.quarantined)
+            .filter(|(lane, _)| is_requested(lane));
         let waits = waits.map(|(lane, wait)| {
             let (reason, blocker) = (wait.reason, wait.blocker.id.clone());
             BlockedKey { lane: lane.clone(), reason, blocker, wait: Some(wait.clone()) }
@@ -127,15 +130,16 @@ impl KeyTable {
     }
 
     /// Returns the keys that a page from there on can skip.
-    pub fn keys_to_skip(&self, from: &Position) -> PassOver {
-        let entries = self.entries();
-        let mut over = PassOver::default();
+    pub fn keys_to_skip(&self, from: &Position) -> SkippedKeys {
+        let entries = self.entries.lock();
+        let mut over = SkippedKeys::default();
         let mut bytes = 0;
         let (first, mut last) = (from.place(), None);
-        let is_on_the_way =
-            |place: &&Place| (place.0 == Range::Unstamped) == (first.0 == Range::Unstamped);
+        let is_on_the_way = |place: &&IndexPlace| {
+            (place.0 == IndexRange::Unstamped) == (first.0 == IndexRange::Unstamped)
+        };
         for place in entries.positions.range(first.clone()..).take_while(is_on_the_way) {
-            let is_full = over.keys.len() >= MAX_SKIPPED_KEYS || bytes >= KEYS_BYTES / 2;
+            let is_full = over.keys.len() >= MAX_SKIPPED_KEYS || bytes >= MAX_KEYS_BYTES / 2;
             if is_full {
                 over.until = last;
                 break;
@@ -149,7 +153,7 @@ impl KeyTable {
 
     /// Returns the blockers of some keys that wait for this reason.
     pub fn blockers(&self, reason: BlockReason, limit: usize) -> Vec<RecordId> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let waits = entries.blocked.values().chain(entries.quarantined.values());
         let waits = waits.filter(|wait| wait.reason == reason).take(limit);
         waits.map(|wait| wait.blocker.id.clone()).collect()
@@ -157,7 +161,7 @@ impl KeyTable {
 
     /// Returns how many keys are blocked for each reason.
     pub fn counts_by_reason(&self) -> Vec<(BlockReason, usize)> {
-        let entries = self.entries();
+        let entries = self.entries.lock();
         let mut counts: HashMap<BlockReason, usize> = HashMap::new();
         for wait in entries.blocked.values() {
             *counts.entry(wait.reason).or_default() += 1;

@@ -350,7 +350,7 @@ fn key_is_read_in_its_own_partition_not_its_blockers() {
     let own = partition::of_key("k");
     let foreign = own.wrapping_add(1);
     key_table.set_owned(&[own]);
-    let dead = Dead { id: head("dead").id, partition: foreign };
+    let dead = DeadBlocker { id: head("dead").id, partition: foreign };
     key_table.record_dead_blockers(vec![(key("k"), dead)]);
 
     key_table.release(&key("k"));
@@ -457,8 +457,10 @@ fn live_state_is_forgotten_when_rotations_resume() {
     let key_table = go_live();
     let lane = take(&key_table, "busy");
     withhold(&key_table, "unscanned", 5);
-    key_table
-        .record_dead_blockers(vec![(key("blocked"), Dead { id: head("dead").id, partition: 0 })]);
+    key_table.record_dead_blockers(vec![(
+        key("blocked"),
+        DeadBlocker { id: head("dead").id, partition: 0 },
+    )]);
     block(&key_table, "paused");
     assert!(key_table.live_period().is_some());
 

@@ -4,7 +4,7 @@ use bson::doc;
 use bson::raw::RawDocumentBuf;
 use futures_util::FutureExt as _;
 use postrider_outbox::ids::LeaseId;
-use postrider_store::moment::Moment;
+use postrider_store::boot_instant::BootInstant;
 
 use super::*;
 use crate::lease::Lease;
@@ -22,7 +22,7 @@ fn records(numbers: impl IntoIterator<Item = i64>) -> Vec<Record> {
 }
 
 fn held(numbers: impl IntoIterator<Item = i64>) -> Vec<LeasedRecord> {
-    let lease = Lease::new(LeaseId::fresh(), Duration::from_secs(30), Moment::now());
+    let lease = Lease::new(LeaseId::fresh(), Duration::from_secs(30), BootInstant::now());
     lease.hold(records(numbers))
 }
 
@@ -420,9 +420,9 @@ fn parked_lane_takes_no_room_until_unparked() {
 
 #[test]
 fn quarantine_lane_holds_one_record() {
-    let lane = Lane::alone(LaneKey::Keyed("k".into()), 9);
+    let lane = Lane::quarantined(LaneKey::Keyed("k".into()), 9);
 
-    assert_eq!((lane.alone, lane.partition), (true, 9));
-    assert!(!self::lane().alone);
+    assert_eq!((lane.is_quarantined, lane.partition), (true, 9));
+    assert!(!self::lane().is_quarantined);
     assert_eq!(lane.single(), RecordId::from(bson::Bson::Null), "it has none yet");
 }

@@ -1,6 +1,6 @@
 //! Delivers several unconfirmed messages of one key (`sinks.<name>.key_window`).
 //!
-//! A failed message may be overtaken by those behind it that were under way, which is the
+//! A failed message may be overtaken by those behind it that were sent already, which is the
 //! operator's choice. Everything else keeps its order.
 
 use std::task::Poll;
@@ -20,7 +20,7 @@ impl<S: Sink> LaneWorker<'_, S> {
     /// Returns how many messages may be unconfirmed at a time, on the sink of this record.
     pub(super) fn window(&self, leased: &LeasedRecord) -> usize {
         let context = self.context;
-        if self.lane.alone || context.settings.key_windows.is_empty() {
+        if self.lane.is_quarantined || context.settings.key_windows.is_empty() {
             return 1;
         }
         let sink = addressing::sink_name(context, &leased.record);
@@ -43,7 +43,7 @@ impl<S: Sink> LaneWorker<'_, S> {
         let publisher = &Publisher::new(self.context);
         let mut end = None;
         let mut next = Some(first);
-        let mut known_way = None;
+        let mut known_route = None;
         let mut under_way = FuturesUnordered::new();
         let mut begun = 0_usize;
         // The record whose outcome is awaited before anything begins.
@@ -57,7 +57,7 @@ impl<S: Sink> LaneWorker<'_, S> {
             {
                 let Some(leased) = next.take().or_else(|| self.next_waiting()) else { break };
                 if leased.is_lost() {
-                    self.lose(&leased);
+                    self.drop_lost(&leased);
                     end = Some(LaneEnd::Interrupted);
                     break;
                 }
@@ -71,14 +71,14 @@ impl<S: Sink> LaneWorker<'_, S> {
                         break;
                     }
                 };
-                let way = Some(admitted.way());
-                let is_known = way == known_way && admitted.is_ready();
+                let route = Some(admitted.route());
+                let is_known = route == known_route && admitted.is_ready();
                 if !is_known && !under_way.is_empty() {
                     next = Some(leased);
                     break;
                 }
                 begun += 1;
-                known_way = way;
+                known_route = route;
                 let sending = async move {
                     let delivered = publisher.send(admitted, &leased, lane).await;
                     (number, leased, delivered)

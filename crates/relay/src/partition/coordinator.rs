@@ -2,10 +2,10 @@
 //! assignments, plans, and writes conditionally.
 //!
 //! ```text
-//!  look ── unowned, and mine by the plan ──────────────────────────────────► claim
-//!       ── another's, and mine by the plan ──► ask ── not let go in time ──► take
-//!       ── mine, and by the plan another's, who asks ──► stop, drain ──────► let go
-//!       ── about to leave ─────────────────────────────► stop, drain ──────► let go
+//!  unowned, planned for this instance ───────────────────────────────────► claim
+//!  another instance's, planned for this one ──► request ── not released ──► claim
+//!  owned, planned for an instance that requests it ──► drain ─────────────► release
+//!  owned, at a stop ─────────────────────────────────► drain ─────────────► release
 //! ```
 //!
 //! An assignment with an unreadable owner is claimed after `stale_after`, like a partition that its
@@ -19,20 +19,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider_outbox::ids::InstanceId;
-use postrider_store::moment::Moment;
+use postrider_store::StoreError;
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::text::chain;
-use postrider_store::{Meaning, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::partition::config::PartitionsConfig;
-use crate::partition::fleet::{Fleet, Unreadable, View};
+use crate::partition::fleet::{Fleet, FleetView, Unreadable};
 use crate::partition::heartbeat::{Heartbeat, Pulse};
 use crate::partition::metrics::FleetMetrics;
 use crate::partition::names;
+use crate::partition::owned::AssignedPartitions;
 use crate::partition::plan::Move;
-use crate::partition::share::Allotted;
 
 /// How often an instance reads the assignments: a released partition waits no longer than this.
 const READ_INTERVAL: Duration = Duration::from_millis(500);
@@ -52,7 +52,7 @@ const RELEASE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration:
 
 /// The state of the coordinator, for `/readyz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct CoordinatorStatus {
     /// How many partitions this instance owns; `None` before the first read.
     pub owned: Option<usize>,
     /// The configuration of the other instances, if ours differs.
@@ -73,13 +73,13 @@ pub struct Coordinator<F> {
     settings: PartitionsConfig,
     heartbeat: Arc<Heartbeat>,
     metrics: FleetMetrics,
-    allotted: watch::Sender<Allotted>,
-    standing: watch::Sender<Standing>,
+    assigned: watch::Sender<AssignedPartitions>,
+    status: watch::Sender<CoordinatorStatus>,
     in_flight: F,
     /// Partitions to release as soon as none of their records is in flight.
     leaving: BTreeSet<u8>,
     next_plan: Instant,
-    waits: Waits,
+    stalls: StallTimer,
     /// Whether the latest round claimed a partition.
     claimed: bool,
     /// Since when rounds have failed while heartbeats were acknowledged.
@@ -97,22 +97,22 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         instance: InstanceId,
         settings: PartitionsConfig,
         heartbeat: Arc<Heartbeat>,
-        allotted: watch::Sender<Allotted>,
+        assigned: watch::Sender<AssignedPartitions>,
         in_flight: F,
     ) -> Self {
-        let (standing, _) = watch::channel(Standing::default());
+        let (status, _) = watch::channel(CoordinatorStatus::default());
         Self {
             fleet,
             instance,
             settings,
             heartbeat,
             metrics: FleetMetrics::default(),
-            allotted,
-            standing,
+            assigned,
+            status,
             in_flight,
             leaving: BTreeSet::new(),
             next_plan: Instant::now(),
-            waits: Waits::default(),
+            stalls: StallTimer::default(),
             claimed: false,
             failing: None,
             is_failure_logged: false,
@@ -121,8 +121,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     }
 
     /// Watches the state of the coordinator.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+    pub fn status(&self) -> watch::Receiver<CoordinatorStatus> {
+        self.status.subscribe()
     }
 
     /// Runs rounds until `stop`. Then releases the partitions without records in flight, and the rest
@@ -141,7 +141,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 }
             };
             let pause = tokio::select! {
-                pause = self.look(alive, &stop) => pause,
+                pause = self.run_round(alive, &stop) => pause,
                 () = too_late => break,
             };
             tokio::select! {
@@ -151,36 +151,36 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 Ok(()) = pulse.changed(), if !alive => {}
             }
         }
-        self.leave(&drained).await;
+        self.release_all(&drained).await;
     }
 
     /// Runs one round. Returns the pause until the next one.
-    async fn look(&mut self, alive: bool, stop: &CancellationToken) -> Duration {
+    async fn run_round(&mut self, alive: bool, stop: &CancellationToken) -> Duration {
         if !alive {
             self.failing = None;
             self.metrics.forget();
             return READ_INTERVAL;
         }
-        match self.once(stop).await {
+        match self.read_and_assign(stop).await {
             Ok(pause) => {
                 self.failing = None;
                 if std::mem::take(&mut self.is_failure_logged) {
                     info!("the fleet can be looked at again, and partitions claimed");
                 }
                 self.metrics.refused(false);
-                self.trouble(None);
+                self.publish_trouble(None);
                 pause
             }
             Err(error) => {
-                self.failed(&error);
+                self.note_failure(&error);
                 READ_INTERVAL
             }
         }
     }
 
-    fn failed(&mut self, error: &StoreError) {
+    fn note_failure(&mut self, error: &StoreError) {
         let since = *self.failing.get_or_insert_with(Instant::now);
-        let is_refused = error.meaning() == Meaning::Permanent;
+        let is_refused = error.is_permanent();
         // The heartbeat usually fails too, and reports the cause.
         let is_lasting = is_refused || since.elapsed() >= self.settings.stale_after;
         if !is_lasting {
@@ -197,7 +197,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         self.metrics.refused(is_refused);
-        self.trouble(Some(if is_refused {
+        self.publish_trouble(Some(if is_refused {
             error.refusal()
         } else {
             format!("partitions can't be claimed or let go: {}", error.brief())
@@ -206,16 +206,16 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     }
 
     /// Publishes the current failure, if any.
-    fn trouble(&self, trouble: Option<String>) {
-        self.standing.send_if_modified(|standing| {
-            let is_news = standing.trouble != trouble;
-            standing.trouble = trouble;
+    fn publish_trouble(&self, trouble: Option<String>) {
+        self.status.send_if_modified(|status| {
+            let is_news = status.trouble != trouble;
+            status.trouble = trouble;
             is_news
         });
     }
 
     /// Logs the unreadable documents, each once while it stays unreadable.
-    fn note_unreadable(&mut self, view: &View) {
+    fn note_unreadable(&mut self, view: &FleetView) {
         let before = std::mem::replace(&mut self.unreadable, view.unreadable.clone());
         for document in self.unreadable.iter().filter(|document| !before.contains(document)) {
             let Unreadable { collection, id, fields, remedy } = document;
@@ -227,8 +227,8 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
     }
 
-    async fn once(&mut self, stop: &CancellationToken) -> Result<Duration, StoreError> {
-        let asked = Moment::now();
+    async fn read_and_assign(&mut self, stop: &CancellationToken) -> Result<Duration, StoreError> {
+        let asked = BootInstant::now();
         let view = self.fleet.view().await?;
         self.note_unreadable(&view);
         if !self.holds_name(&view) {
@@ -236,29 +236,29 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
         match self.settings.fixed.clone() {
             Some(fixed) => {
-                let differs = self.note_difference(&view);
+                let differs = self.fingerprint_difference(&view);
                 let owned =
                     if differs.is_some() { Vec::new() } else { fixed.partitions().to_vec() };
-                self.adopt(owned, &view, asked, differs);
+                self.publish_assigned(owned, &view, asked, differs);
                 Ok(READ_INTERVAL)
             }
-            None => self.share_out(view, asked, stop).await,
+            None => self.rebalance_partitions(view, asked, stop).await,
         }
     }
 
-    /// Returns whether this instance holds its name and no newcomer asks for it. A process that was
+    /// Returns whether this instance holds its name and no new instance asks for it. A process that was
     /// replaced while it was suspended must not act on what it reads.
-    fn holds_name(&self, view: &View) -> bool {
+    fn holds_name(&self, view: &FleetView) -> bool {
         let Some(name) = self.heartbeat.name() else { return true };
         let entry = view.names.get(name);
         entry.is_some_and(|entry| entry.holder == self.instance && entry.question.is_none())
     }
 
     /// Runs the round of an instance with assigned partitions: adopts, claims, requests and releases.
-    async fn share_out(
+    async fn rebalance_partitions(
         &mut self,
-        view: View,
-        asked: Moment,
+        view: FleetView,
+        asked: BootInstant,
         stop: &CancellationToken,
     ) -> Result<Duration, StoreError> {
         if stop.is_cancelled() {
@@ -268,7 +268,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let me = self.instance;
         let now = Instant::now();
         self.metrics.seen(view.members.len(), view.unassigned());
-        let differs = self.note_difference(&view);
+        let differs = self.fingerprint_difference(&view);
         let moves = view.moves();
         let plans = self.next_plan <= now;
         if plans {
@@ -277,55 +277,62 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
                 self.fleet.forget_stale().await?;
             }
         }
-        let asks = |id: &InstanceId| view.members.get(id).is_some_and(|member| member.asks);
-        let to_give: BTreeSet<u8> = moves
+        let wants_partitions =
+            |id: &InstanceId| view.members.get(id).is_some_and(|member| member.wants_partitions);
+        let to_release: BTreeSet<u8> = moves
             .iter()
-            .filter(|moved| moved.from == Some(me) && asks(&moved.to))
+            .filter(|moved| moved.from == Some(me) && wants_partitions(&moved.to))
             .map(|moved| moved.partition)
             .collect();
         // A release starts with a plan, and ends when the plan no longer includes it.
-        self.leaving.retain(|partition| to_give.contains(partition));
+        self.leaving.retain(|partition| to_release.contains(partition));
         if plans {
-            self.leaving.extend(&to_give);
+            for partition in to_release {
+                if self.leaving.insert(partition) {
+                    debug!(partition, instance = %me, "draining a partition before its handover");
+                }
+            }
         }
         let mut owned = view.owned_by(me);
         owned.retain(|partition| !self.leaving.contains(partition));
-        self.adopt(owned, &view, asked, differs);
-        let lacking = moves.iter().any(|moved| moved.to == me && moved.from.is_some());
-        self.heartbeat.ask(lacking);
+        self.publish_assigned(owned, &view, asked, differs);
+        let lacks_partitions = moves.iter().any(|moved| moved.to == me && moved.from.is_some());
+        self.heartbeat.announce_wants(lacks_partitions);
 
-        let overdue = self.waits.overdue(&view, &moves, me, now, self.settings.stale_after);
-        let rescues = overdue.unowned && view.sharing().contains(&me);
+        let overdue = self.stalls.overdue(&view, &moves, me, now, self.settings.stale_after);
+        let claims_for_others = overdue.unowned && view.sharing().contains(&me);
         let claims: Vec<u8> = moves
             .iter()
             .filter(|moved| match moved.from {
                 None if overdue.is_too_early(&view, moved.partition) => false,
-                None => moved.to == me || rescues,
+                None => moved.to == me || claims_for_others,
                 Some(owner) => moved.to == me && overdue.owners.contains(&owner),
             })
             .map(|moved| moved.partition)
             .collect();
         self.fleet.assign(&claims, &view, Some(me)).await?;
-        let done_with = self.done_with();
-        self.fleet.assign(&done_with, &view, None).await?;
+        let drained_partitions = self.drained_partitions();
+        self.fleet.assign(&drained_partitions, &view, None).await?;
         if let Some((name, holder)) = view.unused_name().filter(|_| plans) {
             let removed =
-                names::give_up(self.fleet.collections(), name, holder, READ_INTERVAL).await;
+                names::release_name(self.fleet.collections(), name, holder, READ_INTERVAL).await;
             if let Err(error) = removed {
                 debug!(name, error = chain(&error), "a name without an instance was not removed");
             }
         }
         let claimed_before = std::mem::replace(&mut self.claimed, !claims.is_empty());
-        Ok(match self.claimed || lacking || !self.leaving.is_empty() {
-            // A claim counts once it is read. Repeated claims without success do not shorten the pause.
-            _ if self.claimed && !claimed_before => Duration::ZERO,
-            true => HANDOVER_READ_INTERVAL,
-            false => READ_INTERVAL,
+        // A claim counts once it is read. Repeated claims without success do not shorten the pause.
+        Ok(if self.claimed && !claimed_before {
+            Duration::ZERO
+        } else if self.claimed || lacks_partitions || !self.leaving.is_empty() {
+            HANDOVER_READ_INTERVAL
+        } else {
+            READ_INTERVAL
         })
     }
 
     /// Returns the leaving partitions that have no record in flight.
-    fn done_with(&self) -> Vec<u8> {
+    fn drained_partitions(&self) -> Vec<u8> {
         if self.leaving.is_empty() {
             return Vec::new();
         }
@@ -337,15 +344,21 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             .collect()
     }
 
-    fn adopt(&mut self, partitions: Vec<u8>, view: &View, asked: Moment, differs: Option<String>) {
+    fn publish_assigned(
+        &mut self,
+        partitions: Vec<u8>,
+        view: &FleetView,
+        asked: BootInstant,
+        differs: Option<String>,
+    ) {
         self.metrics.paused(view.paused);
         let (owned, paused) = (Some(partitions.len()), view.paused);
         // Kept until the whole round has succeeded.
-        let trouble = self.standing.borrow().trouble.clone();
+        let trouble = self.status.borrow().trouble.clone();
         let first = view.unreadable.first().cloned();
         let unreadable = first.map(|first| (first, view.unreadable.len()));
-        let standing = Standing { owned, differs, paused, trouble, unreadable };
-        let before = self.standing.send_replace(standing);
+        let status = CoordinatorStatus { owned, differs, paused, trouble, unreadable };
+        let before = self.status.send_replace(status);
         if before.paused != view.paused {
             if view.paused {
                 warn!("the fleet is paused: nothing is published (postrider relay resume)");
@@ -354,19 +367,19 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             }
         }
         let alive = Arc::new(view.lease_owners());
-        let now = Allotted { partitions, paused: view.paused, as_of: Some(asked), alive };
-        let before = self.allotted.send_replace(now);
-        let (had, have) = (before.partitions.len(), self.allotted.borrow().partitions.len());
-        if before.partitions != self.allotted.borrow().partitions {
+        let now = AssignedPartitions { partitions, paused: view.paused, as_of: Some(asked), alive };
+        let before = self.assigned.send_replace(now);
+        let (had, have) = (before.partitions.len(), self.assigned.borrow().partitions.len());
+        if before.partitions != self.assigned.borrow().partitions {
             info!(had, have, instances = view.members.len(), "partitions came or went");
             self.metrics.rebalanced();
         }
     }
 
     /// Returns the fingerprint of the other instances if ours differs; logs a change once.
-    fn note_difference(&self, view: &View) -> Option<String> {
+    fn fingerprint_difference(&self, view: &FleetView) -> Option<String> {
         let fleet = view.differs(self.heartbeat.fingerprint())?.to_string();
-        let is_new = self.standing.borrow().differs.as_ref() != Some(&fleet);
+        let is_new = self.status.borrow().differs.as_ref() != Some(&fleet);
         if is_new {
             warn!(
                 fleet,
@@ -379,21 +392,21 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
     }
 
     /// Releases all partitions: first those without records in flight, then the rest.
-    async fn leave(&mut self, drained: &CancellationToken) {
+    async fn release_all(&mut self, drained: &CancellationToken) {
         if self.settings.fixed.is_some() {
             return drained.cancelled().await;
         }
         let began = Instant::now();
-        self.adopt_nothing();
+        self.publish_nothing();
         while !drained.is_cancelled() {
-            let letting_go = async {
-                if let Err(error) = self.let_go(|in_flight| !in_flight).await {
+            let releasing = async {
+                if let Err(error) = self.release(|in_flight| !in_flight).await {
                     debug!(error = chain(&error), "partitions are not let go yet");
                 }
                 tokio::time::sleep(STOP_READ_INTERVAL).await;
             };
             tokio::select! {
-                () = letting_go => {}
+                () = releasing => {}
                 () = drained.cancelled() => {}
             }
         }
@@ -401,7 +414,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let (least, most) = RELEASE_TIMEOUT;
         let most = if self.heartbeat.is_alive() { most } else { least };
         let limit = most.saturating_sub(began.elapsed()).max(least);
-        let rest = tokio::time::timeout(limit, self.let_go(|_| true)).await;
+        let rest = tokio::time::timeout(limit, self.release(|_| true)).await;
         match rest {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -411,11 +424,11 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         }
     }
 
-    fn adopt_nothing(&self) {
-        self.allotted.send_replace(Allotted::default());
+    fn publish_nothing(&self) {
+        self.assigned.send_replace(AssignedPartitions::default());
     }
 
-    async fn let_go(&self, goes: impl Fn(bool) -> bool) -> Result<(), StoreError> {
+    async fn release(&self, goes: impl Fn(bool) -> bool) -> Result<(), StoreError> {
         let view = self.fleet.view().await?;
         let in_flight = (self.in_flight)();
         let mut owned = view.owned_by(self.instance);
@@ -426,7 +439,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
 
 /// Measures how long the awaited claims and releases of other instances have made no progress.
 #[derive(Debug, Default)]
-struct Waits {
+struct StallTimer {
     /// Owners that must release partitions to this instance: what they own, and since when.
     owners: BTreeMap<InstanceId, (Vec<u8>, Instant)>,
     /// Unowned partitions that other instances must claim, and since when.
@@ -445,15 +458,15 @@ struct Overdue {
 
 impl Overdue {
     /// Returns whether the former owner may not have noticed yet that the owner is unreadable.
-    fn is_too_early(&self, view: &View, partition: u8) -> bool {
+    fn is_too_early(&self, view: &FleetView, partition: u8) -> bool {
         view.is_unreadable(partition) && !self.unreadable.contains(&partition)
     }
 }
 
-impl Waits {
+impl StallTimer {
     fn overdue(
         &mut self,
-        view: &View,
+        view: &FleetView,
         moves: &[Move],
         me: InstanceId,
         now: Instant,

@@ -15,10 +15,11 @@ use futures_util::TryStreamExt;
 use postrider_outbox::collections::{Collections, names as collections};
 use postrider_outbox::fields::ID;
 use postrider_outbox::ids::InstanceId;
-use postrider_outbox::undecoded::{RawId, Writer, decodable, lossy};
-use postrider_store::text::{LONGEST_NAME, bounded};
-use postrider_store::write::{self, Certainty};
+use postrider_outbox::undecoded::{RawId, RawWriter, decode_lossy, decode_valid_fields};
+use postrider_store::text::{MAX_NAME_CHARS, bounded};
+use postrider_store::write::{self, AckLevel};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
+use tracing::debug;
 
 use crate::partition::fields;
 use crate::partition::fingerprint::Fingerprint;
@@ -35,7 +36,7 @@ pub const NONE: &str = "none";
 
 /// A live instance: its heartbeat is fresh.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Member {
+pub struct LiveInstance {
     /// Its id.
     pub id: InstanceId,
     /// Whether it is stopping.
@@ -49,7 +50,7 @@ pub struct Member {
     /// Whether it relays at all.
     pub relays: bool,
     /// Whether it waits for partitions that others have.
-    pub asks: bool,
+    pub wants_partitions: bool,
     /// The id under which it leases.
     pub lease_owner: InstanceId,
 }
@@ -85,8 +86,8 @@ pub struct Unreadable {
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { collection, id, remedy, .. } = self;
-        let (id, fields) = (bounded(id, LONGEST_NAME), self.fields.join(", "));
-        let fields = bounded(&fields, LONGEST_NAME);
+        let (id, fields) = (bounded(id, MAX_NAME_CHARS), self.fields.join(", "));
+        let fields = bounded(&fields, MAX_NAME_CHARS);
         write!(f, "{collection}: _id = {id}: {fields}: cannot be read; {remedy}")
     }
 }
@@ -106,9 +107,9 @@ impl Assignment {
 
 /// The result of one read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
+pub struct FleetView {
     /// The live instances, by id.
-    pub members: BTreeMap<InstanceId, Member>,
+    pub members: BTreeMap<InstanceId, LiveInstance>,
     /// Whether there are documents with stale heartbeats.
     pub some_stale: bool,
     /// Assignments by partition; a missing one was never made.
@@ -121,7 +122,7 @@ pub struct View {
     pub unreadable: Vec<Unreadable>,
 }
 
-impl View {
+impl FleetView {
     /// Returns the fingerprint of the instance that has run longest: it applies to all.
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         let relaying = self.members.values().filter(|member| member.relays);
@@ -141,7 +142,7 @@ impl View {
     /// Returns the instances that share the partitions.
     pub fn sharing(&self) -> Vec<InstanceId> {
         let fleet = self.fingerprint();
-        let agrees = |member: &Member| match (&member.fingerprint, fleet) {
+        let agrees = |member: &LiveInstance| match (&member.fingerprint, fleet) {
             (Some(own), Some(fleet)) => own == fleet,
             _ => true,
         };
@@ -213,11 +214,7 @@ impl Fleet {
     }
 
     /// Reads everything.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn view(&self) -> Result<View, StoreError> {
+    pub async fn view(&self) -> Result<FleetView, StoreError> {
         // The state that a relay reports is for operators, and larger than the rest.
         let control = doc! { KIND: SWITCH, names::IS_OLD: names::is_old() };
         let instance = doc! { KIND: INSTANCE, FRESH: self.is_fresh(), fields::RELAY: "$$REMOVE" };
@@ -227,9 +224,9 @@ impl Fleet {
             self.also(collections::CONTROL, doc! { "$set": control }),
         ];
         let documents = self.read(collections::ASSIGNMENTS, pipeline).await?;
-        let mut view = View::default();
+        let mut view = FleetView::default();
         for raw in &documents {
-            let (document, mut lost) = decodable(raw);
+            let (document, mut lost) = decode_valid_fields(raw);
             let base = match document.get_str(KIND) {
                 Ok(ASSIGNMENT) => {
                     view.note_assignment(raw, &document, &mut lost);
@@ -257,23 +254,30 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// Those of the store; some assignments may be written.
+    /// [`StoreError`]; some assignments may be written.
     pub async fn assign(
         &self,
         partitions: &[u8],
-        view: &View,
+        view: &FleetView,
         owner: Option<InstanceId>,
     ) -> Result<(), StoreError> {
         if partitions.is_empty() {
             return Ok(());
         }
-        let owner = owner.map_or(Bson::Null, Bson::from);
+        let new_owner = owner.map_or(Bson::Null, Bson::from);
         let statement = |partition: &u8| {
             let known = view.assignments.get(partition);
+            let from = known.and_then(|assignment| assignment.owner);
+            debug!(
+                partition,
+                from = from.map(tracing::field::display),
+                to = owner.map(tracing::field::display),
+                "assigning a partition"
+            );
             let null = RawId::from(&Bson::Null);
             let epoch = known.map_or(&null, |assignment| &assignment.epoch);
-            let epoch = Writer::default().element(epoch, "$eq").finish();
-            let q = Writer::default().fields(&doc! { ID: i32::from(*partition) });
+            let epoch = RawWriter::default().element(epoch, "$eq").finish();
+            let q = RawWriter::default().fields(&doc! { ID: i32::from(*partition) });
             let q = q.document(EPOCH, &epoch).finish();
             // A numeric epoch is raised; any other restarts at 1.
             let counted =
@@ -282,17 +286,17 @@ impl Fleet {
                 { "$isNumber": "$epoch" }, { "$add": [counted, 1_i64] }, 1_i64,
             ] };
             let change = doc! {
-                "u": [{ "$set": { OWNER: &owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
+                "u": [{ "$set": { OWNER: &new_owner, EPOCH: raised, "updatedAt": "$$NOW" } }],
                 // Of several concurrent inserts one succeeds; the others fail on the `_id`.
                 "upsert": known.is_none(),
             };
-            Writer::default().document("q", &q).fields(&change).finish()
+            RawWriter::default().document("q", &q).fields(&change).finish()
         };
         let statements: Vec<RawDocumentBuf> = partitions.iter().map(statement).collect();
-        let command = Writer::default()
+        let command = RawWriter::default()
             .fields(&doc! { "update": self.collections.name(collections::ASSIGNMENTS) })
             .documents("updates", &statements)
-            .fields(&write::options(Certainty::Majority));
+            .fields(&write::options(AckLevel::Majority));
         let action = "assign partitions";
         let written = write::send(self.collections.database(), action, command.finish()).await?;
         // A concurrent insert by another instance is not a failure.
@@ -303,10 +307,6 @@ impl Fleet {
     }
 
     /// Removes the documents with stale heartbeats, but none with an unreadable heartbeat.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn forget_stale(&self) -> Result<(), StoreError> {
         let instances = self.collections.collection(collections::INSTANCES);
         let readable = doc! { "$in": [{ "$type": "$lastHeartbeat" }, ["date", "missing"]] };
@@ -322,10 +322,6 @@ impl Fleet {
 
     /// Reads the instances' documents with `stale` and `partitionsOwned`, and with `invalid` for fields
     /// that cannot be decoded.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn instances(&self) -> Result<Vec<Document>, StoreError> {
         let owned = doc! { "$lookup": {
             "from": self.collections.name(collections::ASSIGNMENTS),
@@ -333,21 +329,17 @@ impl Fleet {
             "foreignField": "instanceId",
             "as": "partitionsOwned",
         } };
-        let told = doc! { "$set": {
+        let added = doc! { "$set": {
             "stale": { "$not": self.is_fresh() },
             "partitionsOwned": { "$size": "$partitionsOwned" },
         } };
         let order = doc! { "$sort": { fields::STARTED_AT: 1, "_id": 1 } };
-        let found = self.read(collections::INSTANCES, [owned, told, order]).await?;
+        let found = self.read(collections::INSTANCES, [owned, added, order]).await?;
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
     /// Reads the assignments with the `hostname` of the instance, and with `invalid` for fields that
     /// cannot be decoded.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn partitions(&self) -> Result<Vec<Document>, StoreError> {
         let instance = doc! { "$lookup": {
             "from": self.collections.name(collections::INSTANCES),
@@ -356,22 +348,18 @@ impl Fleet {
             "as": fields::HOSTNAME,
         } };
         let hostname = doc! { "$first": format!("${0}.{0}", fields::HOSTNAME) };
-        let told = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
+        let added = doc! { "$set": { fields::HOSTNAME: { "$ifNull": [hostname, Bson::Null] } } };
         let order = doc! { "$sort": { "_id": 1 } };
-        let found = self.read(collections::ASSIGNMENTS, [instance, told, order]).await?;
+        let found = self.read(collections::ASSIGNMENTS, [instance, added, order]).await?;
         Ok(found.iter().map(|document| shown(document)).collect())
     }
 
     /// Pauses or resumes all instances, until the next call; restarts do not change it.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
         let switches = self.collections.collection(collections::CONTROL);
         let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
         let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
-        within("write the switch", limits::BATCH, pausing.into_future()).await.map(|_| ())
+        within("write the switch", limits::BATCH_TIMEOUT, pausing.into_future()).await.map(|_| ())
     }
 
     async fn read<const N: usize>(
@@ -423,7 +411,7 @@ pub fn is_fresh(stale_after: Duration) -> Document {
 
 /// Decodes a document for operators.
 fn shown(document: &RawDocument) -> Document {
-    let (mut document, invalid) = lossy(document);
+    let (mut document, invalid) = decode_lossy(document);
     if !invalid.is_empty() {
         document.insert("invalid", invalid);
     }
@@ -446,7 +434,7 @@ const SWITCH: &str = "switch";
 /// Whether the heartbeat is younger than `stale_after`.
 const FRESH: &str = "_fresh";
 
-impl View {
+impl FleetView {
     fn note_assignment(&mut self, raw: &RawDocument, document: &Document, lost: &mut Vec<String>) {
         let id = match document.get("_id") {
             Some(Bson::Int32(id)) => i64::from(*id),
@@ -473,26 +461,26 @@ impl View {
         if heartbeat.is_some_and(|at| !matches!(at, Bson::DateTime(_))) {
             note(lost, fields::LAST_HEARTBEAT);
         }
-        let may_live = lost.iter().any(|field| field == fields::LAST_HEARTBEAT);
-        if !may_live && !document.get_bool(FRESH).unwrap_or(false) {
+        let may_be_alive = lost.iter().any(|field| field == fields::LAST_HEARTBEAT);
+        if !may_be_alive && !document.get_bool(FRESH).unwrap_or(false) {
             self.some_stale = true;
             return;
         }
         let takes = document.get_str(fields::PARTITIONS).unwrap_or(ASSIGNED);
-        let member = Member {
+        let member = LiveInstance {
             id,
-            draining: may_live
+            draining: may_be_alive
                 || document.get_str(fields::STATUS).is_ok_and(|status| status == "draining"),
             started_at: document.get_datetime(fields::STARTED_AT).ok().copied(),
             // The fingerprint of an instance that may be gone does not count.
             fingerprint: document
                 .get_document(fields::FINGERPRINT)
                 .ok()
-                .filter(|_| !may_live)
+                .filter(|_| !may_be_alive)
                 .and_then(Fingerprint::read),
             assigned: takes == ASSIGNED,
             relays: takes != NONE,
-            asks: document.get_bool(fields::ASKS).unwrap_or(false),
+            wants_partitions: document.get_bool(fields::ASKS).unwrap_or(false),
             lease_owner: document.get(fields::LEASE_OWNER).and_then(InstanceId::read).unwrap_or(id),
         };
         self.members.insert(id, member);

@@ -1,7 +1,7 @@
 //! Writes this instance's document in `outbox_instances`, and reports the outcome.
 //!
 //! An acknowledged heartbeat proves that a majority accepts the writes of this instance. A failed one
-//! stops acquisition: a snapshot could be outdated. [`share`](crate::partition::share) decides how long
+//! stops acquisition: a snapshot could be outdated. [`owned`](crate::partition::owned) decides how long
 //! an acknowledged heartbeat is valid.
 
 use std::fmt;
@@ -13,11 +13,11 @@ use bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use postrider_outbox::collections::{Collections, names as collections};
 use postrider_outbox::ids::InstanceId;
-use postrider_outbox::lease::{Owner, OwnerId};
+use postrider_outbox::lease::{LeaseOwner, OwnerId};
+use postrider_store::boot_instant::BootInstant;
 use postrider_store::connect::primary;
-use postrider_store::moment::Moment;
 use postrider_store::text::chain;
-use postrider_store::{Meaning, StoreError, within};
+use postrider_store::{StoreError, within};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -46,7 +46,7 @@ pub enum Pulse {
 
 /// The properties that an instance publishes in its document.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub struct InstanceInfo {
     /// The settings in which instances must agree.
     pub fingerprint: Fingerprint,
     /// How it gets its partitions: [`ASSIGNED`](crate::partition::fleet::ASSIGNED),
@@ -58,9 +58,9 @@ pub struct Profile {
 
 /// An acknowledged heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proof {
+pub struct AcknowledgedHeartbeat {
     /// When it was sent.
-    pub sent: Moment,
+    pub sent: BootInstant,
     /// The owner id that it announced.
     pub owner: InstanceId,
 }
@@ -70,30 +70,30 @@ pub struct Proof {
 pub struct Heartbeat {
     collections: Collections,
     instance: InstanceId,
-    profile: Profile,
+    profile: InstanceInfo,
     interval: Duration,
     pulse: watch::Sender<Pulse>,
     /// The last acknowledged heartbeat.
-    proof: watch::Sender<Option<Proof>>,
+    proof: watch::Sender<Option<AcknowledgedHeartbeat>>,
     /// The id under which this instance leases.
     owner: Arc<OwnerId>,
     /// Whether a heartbeat may create the document: only while this instance holds its name.
     may_create: AtomicBool,
-    asks: AtomicBool,
+    wants_partitions: AtomicBool,
     /// Signals that the content of the heartbeat has changed.
-    news: Notify,
+    changed: Notify,
     /// Whether the document was removed at the stop; locked during each heartbeat.
     gone: Mutex<bool>,
-    state: StateOf,
+    state: StateReporter,
 }
 
 /// The function that reports the relay's state, once there is a relay.
 #[derive(Default)]
-struct StateOf(OnceLock<Box<dyn Fn() -> Document + Send + Sync>>);
+struct StateReporter(OnceLock<Box<dyn Fn() -> Document + Send + Sync>>);
 
-impl fmt::Debug for StateOf {
+impl fmt::Debug for StateReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StateOf").field(&self.0.get().is_some()).finish()
+        f.debug_tuple("StateReporter").field(&self.0.get().is_some()).finish()
     }
 }
 
@@ -103,7 +103,7 @@ impl Heartbeat {
         collections: Collections,
         instance: InstanceId,
         owner: Arc<OwnerId>,
-        profile: Profile,
+        profile: InstanceInfo,
         interval: Duration,
     ) -> Arc<Self> {
         let (pulse, _) = watch::channel(Pulse::Starting);
@@ -117,10 +117,10 @@ impl Heartbeat {
             proof,
             owner,
             may_create: AtomicBool::new(true),
-            asks: AtomicBool::default(),
-            news: Notify::default(),
+            wants_partitions: AtomicBool::default(),
+            changed: Notify::default(),
             gone: Mutex::default(),
-            state: StateOf::default(),
+            state: StateReporter::default(),
         })
     }
 
@@ -142,23 +142,23 @@ impl Heartbeat {
     /// Replaces the owner id, and announces the new one without delay.
     pub fn replace_owner(&self) {
         self.owner.replace();
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     /// Watches the last acknowledged heartbeat.
-    pub fn proof(&self) -> watch::Receiver<Option<Proof>> {
+    pub fn proof(&self) -> watch::Receiver<Option<AcknowledgedHeartbeat>> {
         self.proof.subscribe()
     }
 
     /// Announces without delay whether this instance waits for partitions of others.
-    pub fn ask(&self, asks: bool) {
-        if self.asks.swap(asks, Ordering::Relaxed) != asks {
-            self.news.notify_one();
+    pub fn announce_wants(&self, wants_partitions: bool) {
+        if self.wants_partitions.swap(wants_partitions, Ordering::Relaxed) != wants_partitions {
+            self.changed.notify_one();
         }
     }
 
     /// Adds the relay's state, some KB at most, to each heartbeat. Called once.
-    pub fn tell(&self, state: impl Fn() -> Document + Send + Sync + 'static) {
+    pub fn report_state(&self, state: impl Fn() -> Document + Send + Sync + 'static) {
         let _ = self.state.0.set(Box::new(state));
     }
 
@@ -183,17 +183,17 @@ impl Heartbeat {
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.news.notified() => {}
+                () = self.changed.notified() => {}
                 () = stop.cancelled(), if status == "active" => status = "draining",
             }
             let gone = self.gone.lock().await;
             if *gone {
                 return std::future::pending().await;
             }
-            let (sent, owner) = (Moment::now(), self.owner.get());
-            let pulse = match self.beat(status, owner).await {
+            let (sent, owner) = (BootInstant::now(), self.owner.get());
+            let pulse = match self.send(status, owner).await {
                 Ok(true) => {
-                    self.proof.send_replace(Some(Proof { sent, owner: owner.id }));
+                    self.proof.send_replace(Some(AcknowledgedHeartbeat { sent, owner: owner.id }));
                     Pulse::Alive
                 }
                 // Peers removed it as stale, or a process of the same name has replaced this one.
@@ -201,17 +201,15 @@ impl Heartbeat {
                     self.next_creates_unless_replaced().await;
                     Pulse::Lost("this instance's document is missing".to_owned())
                 }
-                Err(error) if error.meaning() == Meaning::Permanent => {
-                    Pulse::Refused(error.refusal())
-                }
+                Err(error) if error.is_permanent() => Pulse::Refused(error.refusal()),
                 Err(error) => Pulse::Lost(chain(&error)),
             };
             drop(gone);
-            self.note(pulse);
+            self.publish(pulse);
         }
     }
 
-    fn note(&self, now: Pulse) {
+    fn publish(&self, now: Pulse) {
         store_up(now == Pulse::Alive);
         self.pulse.send_if_modified(|pulse| {
             // One log line per change of state, not per attempt.
@@ -238,7 +236,7 @@ impl Heartbeat {
     ///
     /// # Errors
     ///
-    /// Those of the store. Peers then remove the document once it is stale.
+    /// [`StoreError`]. Peers then remove the document once it is stale.
     pub async fn leave(&self, deadline: Instant) -> Result<(), StoreError> {
         let instances = self.instances();
         let leaving = async {
@@ -265,12 +263,12 @@ impl Heartbeat {
         };
         if is_ours {
             self.may_create.store(true, Ordering::Relaxed);
-            self.news.notify_one();
+            self.changed.notify_one();
         }
     }
 
     /// Sends one heartbeat. Returns whether the document existed or was created.
-    async fn beat(&self, status: &str, owner: Owner) -> Result<bool, StoreError> {
+    async fn send(&self, status: &str, owner: LeaseOwner) -> Result<bool, StoreError> {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let fingerprint = Bson::from(&self.profile.fingerprint);
         let lapses_stored = doc! { "$ifNull": ["$lapses", 0_i64] };
@@ -283,7 +281,7 @@ impl Heartbeat {
             fields::VERSION: env!("CARGO_PKG_VERSION"),
             fields::FINGERPRINT: { "$literal": fingerprint },
             fields::PARTITIONS: { "$literal": &self.profile.partitions },
-            fields::ASKS: self.asks.load(Ordering::Relaxed),
+            fields::ASKS: self.wants_partitions.load(Ordering::Relaxed),
             // A heartbeat that timed out may arrive after a later one.
             fields::LEASE_OWNER: {
                 "$cond": [{ "$gt": [lapses_stored.clone(), lapses] }, "$leaseOwner", owner.id],
@@ -298,11 +296,11 @@ impl Heartbeat {
         let update = vec![doc! { "$set": update }];
         let instances = self.instances();
         let creates = self.may_create.load(Ordering::Relaxed);
-        let beat =
+        let send =
             instances.update_one(doc! { "_id": Bson::from(self.instance) }, update).upsert(creates);
         // The server gives up after one interval; the rest is for a server that does not answer.
         let limit = self.interval * 2 + Duration::from_secs(1);
-        let beaten = within("send a heartbeat", limit, beat.into_future()).await?;
+        let beaten = within("send a heartbeat", limit, send.into_future()).await?;
         let is_there = beaten.matched_count > 0 || beaten.upserted_id.is_some();
         if is_there {
             self.may_create.store(false, Ordering::Relaxed);

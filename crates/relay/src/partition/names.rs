@@ -1,10 +1,10 @@
 //! Manages the names of instances: a restarted instance replaces its predecessor at once.
 //!
 //! A name is a document in `outbox_control` that names its holder. A new instance that finds a holder
-//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`keep`]). If the
+//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`answer_questions`]). If the
 //! holder does not answer, the new instance replaces it by an update that matches the holder and the
 //! question: either the answer or the replacement succeeds. A replaced instance publishes nothing more
-//! and ends. A process that was suspended reads before it publishes ([`vigil`](crate::partition::vigil)).
+//! and ends. A process that was suspended reads before it publishes ([`suspension`](crate::partition::suspension)).
 //!
 //! `tests/model/src/names` models the rules, and shows what fails without each.
 
@@ -30,7 +30,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often a holder reads whether there is a question.
-const KEEP_INTERVAL: Duration = Duration::from_millis(250);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The greatest number behind a default name.
 const MAX_NUMBER: usize = 100;
@@ -174,10 +174,6 @@ pub(super) fn is_old() -> Document {
 }
 
 /// Reads the instance that holds a name, with read concern `majority`.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn holder(
     collections: &Collections,
     name: &str,
@@ -193,8 +189,8 @@ pub async fn holder(
 ///
 /// # Errors
 ///
-/// Those of the store. The next instance of the name then writes a question.
-pub async fn give_up(
+/// [`StoreError`]. The next instance of the name then writes a question.
+pub async fn release_name(
     collections: &Collections,
     name: &str,
     instance: InstanceId,
@@ -220,16 +216,20 @@ pub struct Replaced {
 
 /// Answers questions whether `instance` is alive, until another instance holds its name.
 /// An answer waits for MongoDB alone.
-pub async fn keep(collections: Collections, name: String, instance: InstanceId) -> Replaced {
+pub async fn answer_questions(
+    collections: Collections,
+    name: String,
+    instance: InstanceId,
+) -> Replaced {
     let names = Names { collections: &collections, instance };
     loop {
-        match names.keep(&name).await {
+        match names.answer(&name).await {
             Ok(None) => {}
             Ok(Some(by)) => return Replaced { name, by },
             // The heartbeat reports what is wrong with MongoDB.
             Err(error) => debug!(error = chain(&error), "the name was not read"),
         }
-        tokio::time::sleep(KEEP_INTERVAL).await;
+        tokio::time::sleep(ANSWER_INTERVAL).await;
     }
 }
 
@@ -237,10 +237,6 @@ pub async fn keep(collections: Collections, name: String, instance: InstanceId) 
 ///
 /// Reads the documents before the holder, and removes them by id: MongoDB may apply the removal much
 /// later, when a successor of this instance has a document.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn remove_predecessors(
     collections: &Collections,
     name: &str,
@@ -249,12 +245,12 @@ pub async fn remove_predecessors(
     let instances = collections.collection(collections::INSTANCES);
     let others = doc! { fields::NAME: name, ID: { "$ne": instance } };
     let reading = instances.distinct(ID, others).into_future();
-    let ids = within("read replaced instances", limits::BATCH, reading).await?;
-    if ids.is_empty() || holder(collections, name, limits::BATCH).await? != Some(instance) {
+    let ids = within("read replaced instances", limits::BATCH_TIMEOUT, reading).await?;
+    if ids.is_empty() || holder(collections, name, limits::BATCH_TIMEOUT).await? != Some(instance) {
         return Ok(());
     }
     let removing = instances.delete_many(doc! { ID: { "$in": ids } }).into_future();
-    within("remove replaced instances", limits::BATCH, removing).await.map(|_| ())
+    within("remove replaced instances", limits::BATCH_TIMEOUT, removing).await.map(|_| ())
 }
 
 /// Makes `instance` the holder of the wanted name.
@@ -275,7 +271,7 @@ pub async fn claim(
             // The reply to its own write was lost.
             return Ok(HeldName { name: own.name.clone(), predecessor: None });
         }
-        let answers = names.ask(&held).await?;
+        let answers = names.question_holders(&held).await?;
         if answers.contains(&Answer::Unknown) {
             // Another new instance was faster.
             continue;
@@ -294,7 +290,7 @@ pub async fn claim(
         } else if let Some(name) = candidates.iter().find(|name| !is_held(name)) {
             (name.clone(), names.insert(name).await?, None)
         } else {
-            return Err(names.taken(held).await?);
+            return Err(names.taken_error(held).await?);
         };
         if is_ours {
             return Ok(HeldName { name, predecessor });
@@ -327,7 +323,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// Answers a question, if there is one. Returns the holder if it is another instance.
-    async fn keep(&self, name: &str) -> Result<Option<InstanceId>, StoreError> {
+    async fn answer(&self, name: &str) -> Result<Option<InstanceId>, StoreError> {
         let held = self.held(&[name.to_owned()]).await?;
         let Some(Held { entry, .. }) = held.first() else {
             // An operator may have removed it. The next read shows whether another instance was faster.
@@ -357,7 +353,7 @@ impl Names<'_> {
     }
 
     /// Writes a question to all holders, and waits for their answers.
-    async fn ask(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
+    async fn question_holders(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
         let others: Vec<Option<Uuid>> = held.iter().map(|held| held.entry.question).collect();
         // Waits for another instance's question too: otherwise two could replace each other's questions for ever.
         self.wait_for_answers(held, others).await?;
@@ -403,7 +399,7 @@ impl Names<'_> {
     }
 
     /// Returns the error that names a live holder.
-    async fn taken(&self, held: Vec<Held>) -> Result<NameError, StoreError> {
+    async fn taken_error(&self, held: Vec<Held>) -> Result<NameError, StoreError> {
         let Some(Held { name, entry }) = held.into_iter().next() else {
             return Ok(NameError::Contended { name: String::new() });
         };
@@ -426,7 +422,7 @@ impl Names<'_> {
         let filter = doc! { ID: id(name), HOLDER: { "$exists": false } };
         let set = doc! { "$set": { HOLDER: self.instance, UPDATED_AT: "$$NOW" } };
         let inserting = control.update_one(filter, vec![set]).upsert(true).into_future();
-        match within("hold a name", limits::BATCH, inserting).await {
+        match within("hold a name", limits::BATCH_TIMEOUT, inserting).await {
             Ok(written) => Ok(written.matched_count > 0 || written.upserted_id.is_some()),
             Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(false),
             Err(error) => Err(error),
@@ -454,7 +450,7 @@ impl Names<'_> {
     ) -> Result<bool, StoreError> {
         let control = self.control();
         let updating = control.update_one(filter, change).into_future();
-        Ok(within(action, limits::BATCH, updating).await?.matched_count > 0)
+        Ok(within(action, limits::BATCH_TIMEOUT, updating).await?.matched_count > 0)
     }
 
     async fn document_of(&self, holder: InstanceId) -> Result<Option<Document>, StoreError> {
@@ -469,7 +465,7 @@ impl Names<'_> {
     ) -> Result<Vec<Document>, StoreError> {
         let finding = collection.find(doc! { ID: { "$in": ids } });
         let reading = async { finding.await?.try_collect().await };
-        within("read the names of instances", limits::BATCH, reading).await
+        within("read the names of instances", limits::BATCH_TIMEOUT, reading).await
     }
 
     fn control(&self) -> Collection<Document> {

@@ -6,7 +6,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use postrider_outbox::collections::{Collections, names};
 use postrider_outbox::ids::RecordId;
-use postrider_outbox::undecoded::decodable;
+use postrider_outbox::undecoded::decode_valid_fields;
 use postrider_store::dates::rfc3339;
 use postrider_store::{StoreError, limits, within};
 
@@ -16,7 +16,7 @@ use crate::partition::set::partition_set;
 
 /// An instance as its document describes it.
 #[derive(Clone, Debug)]
-pub struct Owner {
+pub struct PartitionOwner {
     /// Its id.
     pub id: String,
     /// Its host.
@@ -37,12 +37,12 @@ pub enum Ownership {
     /// No instance owns it yet.
     Unowned,
     /// Its owner is gone, or its heartbeat is stale.
-    Stale(Owner),
+    Stale(PartitionOwner),
     /// A live instance.
-    Owned(Owner),
+    Owned(PartitionOwner),
 }
 
-impl Owner {
+impl PartitionOwner {
     fn of(instance: &Document) -> Self {
         Self {
             id: text(instance.get("_id")),
@@ -72,10 +72,6 @@ fn text(id: Option<&Bson>) -> String {
 }
 
 /// Finds the instance that delivers the records of `partition`.
-///
-/// # Errors
-///
-/// Those of the store.
 pub async fn of_partition(
     collections: &Collections,
     partition: u8,
@@ -97,7 +93,7 @@ pub async fn of_partition(
         partition_set(&takes(instance)).is_ok_and(|fixed| fixed.contains(&partition))
     };
     if let Some(instance) = living().find(has_it) {
-        return Ok(Ownership::Owned(Owner::of(instance)));
+        return Ok(Ownership::Owned(PartitionOwner::of(instance)));
     }
     let id = i32::from(partition).into();
     let found = one(collections, names::ASSIGNMENTS, "read an assignment", id).await?;
@@ -107,11 +103,11 @@ pub async fn of_partition(
     };
     let instance = instances.iter().find(|instance| instance.get("_id") == Some(&owner));
     Ok(match instance {
-        Some(instance) if is_stale(instance) => Ownership::Stale(Owner::of(instance)),
-        Some(instance) => Ownership::Owned(Owner::of(instance)),
+        Some(instance) if is_stale(instance) => Ownership::Stale(PartitionOwner::of(instance)),
+        Some(instance) => Ownership::Owned(PartitionOwner::of(instance)),
         None => {
             let id = text(Some(&owner));
-            Ownership::Stale(Owner { id, host: None, last_heartbeat: None, relay: None })
+            Ownership::Stale(PartitionOwner { id, host: None, last_heartbeat: None, relay: None })
         }
     })
 }
@@ -125,6 +121,6 @@ async fn one(
 ) -> Result<Option<Document>, StoreError> {
     let documents = collections.collection(base).clone_with_type::<RawDocumentBuf>();
     let finding = documents.find_one(doc! { "_id": id });
-    let found = within(action, limits::BATCH, finding.into_future()).await?;
-    Ok(found.map(|found| decodable(&found).0))
+    let found = within(action, limits::BATCH_TIMEOUT, finding.into_future()).await?;
+    Ok(found.map(|found| decode_valid_fields(&found).0))
 }

@@ -76,7 +76,7 @@ impl KeyState {
             max_attempts: MAX_ATTEMPTS,
             misplaced: self.misplaced.clone(),
             blocked: self.blocked.clone(),
-            goes_alone: &|id| self.alone.contains(id),
+            must_be_isolated: &|id| self.alone.contains(id),
             taken: self.taken.clone(),
             is_owner_dead: &|record| {
                 record.lease_owner.is_some_and(|owner| self.dead_owners.contains(&owner))

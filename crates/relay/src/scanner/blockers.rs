@@ -9,7 +9,9 @@ use std::collections::{HashMap, HashSet};
 use bson::{Bson, Timestamp};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::{Dead, QUESTIONS, Room, Snapshot, Stretch, first_keys};
+use postrider_outbox::snapshot::{
+    DeadBlocker, MAX_QUERIES, OutboxSnapshot, ReadLimit, ScanRange, first_keys,
+};
 use postrider_store::StoreError;
 
 use crate::scanner::Scanner;
@@ -31,7 +33,7 @@ impl<S: Sink> Scanner<'_, S> {
     /// that MongoDB recently refused to correct block their keys, and make room for others.
     pub(super) async fn read_blockers(
         &self,
-        snapshot: &mut Snapshot,
+        snapshot: &mut OutboxSnapshot,
         limit: usize,
     ) -> Result<(SnapshotBlockers, Vec<Record>), StoreError> {
         let limit = limit.max(MISPLACED_PAGE);
@@ -71,9 +73,9 @@ impl<S: Sink> Scanner<'_, S> {
         &self,
         mut records: Vec<Record>,
         mut blockers: SnapshotBlockers,
-        stretch: &Stretch<'_>,
-        room: Room,
-        snapshot: &mut Snapshot,
+        stretch: &ScanRange<'_>,
+        room: ReadLimit,
+        snapshot: &mut OutboxSnapshot,
     ) -> Result<(Vec<Record>, SnapshotBlockers, HashSet<LaneKey>), StoreError> {
         if records.is_empty() {
             return Ok((records, blockers, HashSet::new()));
@@ -107,11 +109,11 @@ impl<S: Sink> Scanner<'_, S> {
 /// the keys for which it is still not known whether they have any.
 async fn narrow(
     earliest: &mut Earliest,
-    snapshot: &mut Snapshot,
+    snapshot: &mut OutboxSnapshot,
     keys: &[Bson],
 ) -> Result<HashSet<LaneKey>, StoreError> {
     let mut unknown = Unknown::of(keys);
-    for _ in 0..QUESTIONS {
+    for _ in 0..MAX_QUERIES {
         let Some(keys) = unknown.keys() else { break };
         let found = snapshot.misplaced_of(&keys, MAX_ANSWERS).await?;
         unknown.answered(&keys, found.iter().map(|record| &record.lane), found.len() < MAX_ANSWERS);
@@ -123,12 +125,12 @@ async fn narrow(
 /// Reads which of these keys dead records block, and by which record. Returns the keys for which
 /// that is still not known.
 async fn blocked_of(
-    blocked: &mut HashMap<LaneKey, Dead>,
-    snapshot: &mut Snapshot,
+    blocked: &mut HashMap<LaneKey, DeadBlocker>,
+    snapshot: &mut OutboxSnapshot,
     keys: &[Bson],
 ) -> Result<HashSet<LaneKey>, StoreError> {
     let mut unknown = Unknown::of(keys);
-    for _ in 0..QUESTIONS {
+    for _ in 0..MAX_QUERIES {
         let Some(keys) = unknown.keys() else { break };
         let found = snapshot.blocked(Some(&keys), MAX_DEAD_BLOCKERS).await?;
         unknown.answered(

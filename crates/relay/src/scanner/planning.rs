@@ -65,7 +65,7 @@ impl<S: Sink> Scanner<'_, S> {
         limit: RunLimit,
     ) -> Plan {
         let context = self.context;
-        let goes_alone = |id: &RecordId| context.state.connection_losses.goes_alone(id);
+        let must_be_isolated = |id: &RecordId| context.state.connection_losses.must_be_isolated(id);
         let in_flight = |record: &Record| refill.is_some_and(|lane| lane.had(record));
         let is_all_available = context.all_up() && context.all_confirm();
         let availability = |record: &Record| {
@@ -79,7 +79,7 @@ impl<S: Sink> Scanner<'_, S> {
             misplaced: blockers.misplaced.clone(),
             blocked: blockers.dead.keys().cloned().collect(),
             taken,
-            goes_alone: &goes_alone,
+            must_be_isolated: &must_be_isolated,
             in_flight: &in_flight,
             is_owner_dead: &|record| context.state.lease_owners.is_dead(record),
             availability: &availability,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::acquirer::{Acquisition, Origin};
 use crate::addressing;
@@ -112,7 +112,7 @@ impl<S: Sink> Scanner<'_, S> {
         for record in records {
             key_table.record_partition(record);
             if let Some(dead) = blockers.dead.get(&record.lane) {
-                let dead = Dead { id: dead.id.clone(), partition: record.partition };
+                let dead = DeadBlocker { id: dead.id.clone(), partition: record.partition };
                 blocked.push((record.lane.clone(), dead));
             }
         }

@@ -4,7 +4,7 @@ use bson::Bson;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::position::Position;
 use postrider_outbox::record::Record;
-use postrider_outbox::snapshot::{Stretch, first_keys, size_of};
+use postrider_outbox::snapshot::{ScanRange, first_keys, size_of};
 use postrider_store::StoreError;
 
 use crate::partition;
@@ -37,11 +37,11 @@ impl<S: Sink> Scanner<'_, S> {
             let page = snapshot.page(&from, owned, &over, left).await?;
             skipped.extend(page.skipped);
             // (A new primary may not know yet what the stream has shown.)
-            result.is_all &= page.is_all && start.heard <= snapshot.moment();
+            result.is_all &= page.is_all && start.handled_until <= snapshot.moment();
             result.full |= page.is_full;
             left.records -= page.records.len().min(left.records / 2);
             left.bytes = left.bytes.saturating_sub(size_of(&page.records));
-            let stretch = Stretch::Page(&from, owned, &over);
+            let stretch = ScanRange::Page(&from, owned, &over);
             let (records, blockers, unknown) = self
                 .plan_basis(page.records, blockers.clone(), &stretch, left, &mut snapshot)
                 .await?;

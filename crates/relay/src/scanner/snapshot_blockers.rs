@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bson::Timestamp;
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::Dead;
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::Blocker;
 use crate::partition;
@@ -17,7 +17,7 @@ pub(super) type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 pub(super) struct SnapshotBlockers {
     pub(super) misplaced: Earliest,
     /// Keys that a dead record blocks, and which.
-    pub(super) dead: HashMap<LaneKey, Dead>,
+    pub(super) dead: HashMap<LaneKey, DeadBlocker>,
     /// Whether these are all misplaced records.
     pub(super) has_all_misplaced: bool,
     /// Whether these are all keys that dead records block.
@@ -45,8 +45,8 @@ impl SnapshotBlockers {
 
     /// Returns the keys of these partitions that dead records block; beyond the limit of one scan,
     /// only the ones that were read.
-    pub(super) fn dead_within(&self, owned: &[u8]) -> Vec<(LaneKey, Dead)> {
-        let is_ours = |(lane, dead): &(&LaneKey, &Dead)| match lane {
+    pub(super) fn dead_within(&self, owned: &[u8]) -> Vec<(LaneKey, DeadBlocker)> {
+        let is_ours = |(lane, dead): &(&LaneKey, &DeadBlocker)| match lane {
             LaneKey::Keyed(key) => {
                 owned.contains(&partition::of_key(key)) || owned.contains(&dead.partition)
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::{Dead, Room, Stretch, size_of};
+use postrider_outbox::snapshot::{DeadBlocker, ReadLimit, ScanRange, size_of};
 use postrider_store::StoreError;
 
 use crate::acquirer::{Acquisition, Origin};
@@ -37,7 +37,7 @@ struct KeyScan {
     key: LaneKey,
     partition: u8,
     /// The dead record that blocks it.
-    dead: Option<Dead>,
+    dead: Option<DeadBlocker>,
     /// Whether no record of the key is pending.
     is_empty: bool,
     /// Whether the key may have more records than were read.
@@ -68,7 +68,7 @@ impl<S: Sink> Scanner<'_, S> {
                 Some(stretch) => {
                     answers.push(self.read_target(&target, &stretch, &mut open).await?);
                 }
-                None => self.turn_down(target, &mut result),
+                None => self.decline(target, &mut result),
             }
         }
         let OpenScan { snapshot, recoveries, start, .. } = open;
@@ -100,7 +100,7 @@ impl<S: Sink> Scanner<'_, S> {
     async fn read_target(
         &self,
         target: &ScanTarget,
-        stretch: &Stretch<'_>,
+        stretch: &ScanRange<'_>,
         open: &mut OpenScan<'_>,
     ) -> Result<Answer, StoreError> {
         let OpenScan { snapshot, blockers, taken_keys, room, .. } = open;
@@ -108,7 +108,7 @@ impl<S: Sink> Scanner<'_, S> {
             ScanTarget::At(_) | ScanTarget::Scan(..) => (None, Settings::LANE, 0),
             ScanTarget::Refill(lane) => (Some(lane), self.context.refill_size(), lane.had_count()),
         };
-        let own = Room { records: had + cap + 1, bytes: room.bytes };
+        let own = ReadLimit { records: had + cap + 1, bytes: room.bytes };
         let records = snapshot.read(stretch, own).await?;
         let is_cut = own.is_filled_by(&records);
         room.bytes = room.bytes.saturating_sub(size_of(&records));
@@ -140,7 +140,7 @@ impl<S: Sink> Scanner<'_, S> {
     }
 
     /// Reads nothing of a target: another instance owns its partition now, or there is no room.
-    fn turn_down(&self, target: ScanTarget, result: &mut ScanResult) {
+    fn decline(&self, target: ScanTarget, result: &mut ScanResult) {
         match target {
             ScanTarget::At(_) => {}
             ScanTarget::Scan(key, _) => self.context.state.key_table.finish_scan(&key, None),

@@ -3,11 +3,11 @@
 use bson::{Bson, Document, doc};
 
 use crate::connect::primary;
+use crate::schema::compare::{IndexComparison, IndexConflict, compare};
 use crate::schema::error::SchemaError;
-use crate::schema::found::Found;
-use crate::schema::index::{Index, Rival};
-use crate::schema::judge::{Taken, Verdict, judge};
-use crate::schema::layout::{Layout, Part};
+use crate::schema::existing::ExistingSchema;
+use crate::schema::index::{ConflictingIndex, Index};
+use crate::schema::layout::{CollectionLayout, Layout};
 use crate::{DUPLICATE_KEY, StoreError, limits, within};
 
 /// NamespaceExists: the collection was created meanwhile.
@@ -54,8 +54,8 @@ impl Layout {
     }
 
     async fn create_collections(&self, applied: &mut Applied) -> Result<(), SchemaError> {
-        let mut found = Found::look(self).await?;
-        for Part { name, options, .. } in &self.parts {
+        let mut found = ExistingSchema::look(self).await?;
+        for CollectionLayout { name, options, .. } in &self.parts {
             if found.has(name) {
                 continue;
             }
@@ -64,12 +64,12 @@ impl Layout {
             match self.run("create a collection", command).await {
                 Ok(()) => applied.collections.push(name.clone()),
                 Err(error) if error.code() == Some(COLLECTION_EXISTS) => {
-                    found = Found::look(self).await?;
+                    found = ExistingSchema::look(self).await?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        for Part { name, .. } in &self.parts {
+        for CollectionLayout { name, .. } in &self.parts {
             if let Some(wrong) = found.what_is_wrong_with(name) {
                 let (collection, elsewhere) = (name.clone(), self.elsewhere);
                 return Err(SchemaError::Unusable { collection, found: wrong, elsewhere });
@@ -79,14 +79,14 @@ impl Layout {
     }
 
     async fn complete_indexes(&self, applied: &mut Applied) -> Result<(), SchemaError> {
-        let found = Found::look(self).await?;
+        let found = ExistingSchema::look(self).await?;
         for part in &self.parts {
             let missing = self.complete(part, found.indexes(&part.name), applied).await?;
             // An instance with the other setting may have created the rival since the listing.
             if missing.iter().any(|index| index.rival.is_some()) {
-                let found = Found::look(self).await?;
+                let found = ExistingSchema::look(self).await?;
                 for index in missing {
-                    judge(index, found.indexes(&part.name), self.retention)
+                    compare(index, found.indexes(&part.name), self.retention)
                         .refuse(index, &part.name)?;
                 }
             }
@@ -97,17 +97,17 @@ impl Layout {
     /// Creates the missing ones and returns which they were.
     async fn complete(
         &self,
-        part: &Part,
+        part: &CollectionLayout,
         found: &[Document],
         applied: &mut Applied,
     ) -> Result<Vec<&'static Index>, SchemaError> {
         let mut missing = Vec::new();
         let mut adjust = None;
         for index in part.indexes.iter().copied() {
-            match judge(index, found, self.retention) {
-                Verdict::Same => {}
-                Verdict::Missing => missing.push(index),
-                Verdict::Expiry { .. } => adjust = Some(index),
+            match compare(index, found, self.retention) {
+                IndexComparison::Same => {}
+                IndexComparison::Missing => missing.push(index),
+                IndexComparison::Expiry { .. } => adjust = Some(index),
                 taken => taken.refuse(index, &part.name)?,
             }
         }
@@ -132,7 +132,7 @@ impl Layout {
     /// Creates all in one scan of the collection; after a rejection one by one, to find the cause.
     async fn create_indexes(
         &self,
-        part: &Part,
+        part: &CollectionLayout,
         missing: &[&'static Index],
     ) -> Result<(), SchemaError> {
         match self.create(part, missing).await {
@@ -150,7 +150,11 @@ impl Layout {
         Ok(())
     }
 
-    async fn create(&self, part: &Part, indexes: &[&'static Index]) -> Result<(), StoreError> {
+    async fn create(
+        &self,
+        part: &CollectionLayout,
+        indexes: &[&'static Index],
+    ) -> Result<(), StoreError> {
         let definitions: Vec<Bson> =
             indexes.iter().map(|index| index.definition(self.retention).into()).collect();
         let command = doc! { "createIndexes": &part.name, "indexes": definitions };
@@ -160,11 +164,11 @@ impl Layout {
     async fn run(&self, action: &'static str, mut command: Document) -> Result<(), StoreError> {
         command.insert("writeConcern", doc! { "w": "majority" });
         let running = self.database.run_command(command).selection_criteria(primary());
-        within(action, limits::SCHEMA, running.into_future()).await.map(drop)
+        within(action, limits::SCHEMA_TIMEOUT, running.into_future()).await.map(drop)
     }
 }
 
-impl Verdict {
+impl IndexComparison {
     /// Converts what conflicts with an index into an error.
     fn refuse(self, index: &Index, collection: &str) -> Result<(), SchemaError> {
         let drop = |by: &str| {
@@ -175,10 +179,10 @@ impl Verdict {
         };
         let (detail, remedy) = match self {
             Self::Same | Self::Missing | Self::Expiry { .. } => return Ok(()),
-            Self::Taken(Taken { by, found, wanted }) => {
+            Self::IndexConflict(IndexConflict { by, found, wanted }) => {
                 (format!("it is {found}, should be {wanted}"), drop(&by))
             }
-            Self::Excluded { by, rival: Rival { setting, .. } } => (
+            Self::Excluded { by, rival: ConflictingIndex { setting, .. } } => (
                 format!("there is the unique index {by}, which excludes it"),
                 format!("set {setting}, with which that one was made; or, {}", drop(&by)),
             ),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Meaning, StoreError};
+use crate::StoreError;
 
 /// The schema could not be applied or verified.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -45,18 +45,18 @@ pub enum SchemaError {
     },
     /// The database belongs to another context.
     #[error("{0}")]
-    Foreign(Box<Foreign>),
+    Foreign(Box<ForeignContext>),
     /// MongoDB failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl SchemaError {
-    /// Returns whether a retry can help.
-    pub fn meaning(&self) -> Meaning {
+    /// Returns whether an operator must repair the cause; if not, a retry can help.
+    pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Store(error) => error.meaning(),
-            _ => Meaning::Permanent,
+            Self::Store(error) => error.is_permanent(),
+            _ => true,
         }
     }
 }
@@ -64,7 +64,7 @@ impl SchemaError {
 /// A database of another context, or with another layout version. `Display` names both contexts and
 /// the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignContext {
     /// The database.
     pub database: String,
     /// Its context.
@@ -79,7 +79,7 @@ pub struct Foreign {
     pub elsewhere: String,
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for ForeignContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { database, found, version, wanted, known, elsewhere } = self;
         write!(

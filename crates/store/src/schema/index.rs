@@ -8,22 +8,22 @@ pub struct Index {
     /// Its name.
     pub name: &'static str,
     /// The fields that it orders by.
-    pub keys: &'static [Key],
+    pub keys: &'static [IndexKey],
     /// The documents that it contains; all if absent.
-    pub partial: Option<Partial>,
+    pub partial: Option<PartialFilter>,
     /// Whether keys are unique.
     pub unique: bool,
     /// When it deletes documents.
     pub expiry: Option<Expiry>,
     /// An index that must not exist next to it.
-    pub rival: Option<Rival>,
+    pub rival: Option<ConflictingIndex>,
     /// The query that it serves: the lines of a comment.
     pub serves: &'static [&'static str],
 }
 
 /// One field of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum IndexKey {
     /// By the order of its values.
     Ascending(&'static str),
     /// By the hash of its value: supports equality, and can be a shard key.
@@ -32,7 +32,7 @@ pub enum Key {
 
 /// The documents that an index contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Partial {
+pub enum PartialFilter {
     /// Those of this status.
     Status(&'static str),
     /// Those in which this field is true.
@@ -53,9 +53,9 @@ pub enum Expiry {
 
 /// A unique index with another guarantee; the two exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rival {
+pub struct ConflictingIndex {
     /// Its unique fields.
-    pub keys: &'static [Key],
+    pub keys: &'static [IndexKey],
     /// The setting that creates it.
     pub setting: &'static str,
 }
@@ -79,7 +79,7 @@ impl Index {
 
     /// Returns the names of its fields, for messages.
     pub fn fields(&self) -> String {
-        self.keys.iter().map(Key::field).collect::<Vec<_>>().join(", ")
+        self.keys.iter().map(IndexKey::field).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns its definition, as `createIndexes` takes and `listIndexes` returns it.
@@ -102,7 +102,7 @@ impl Index {
     }
 }
 
-impl Key {
+impl IndexKey {
     /// Returns the field.
     pub fn field(&self) -> &'static str {
         match self {
@@ -112,18 +112,18 @@ impl Key {
 }
 
 /// Returns keys, for MongoDB.
-pub fn document(keys: &[Key]) -> Document {
-    let entry = |key: &Key| {
+pub fn document(keys: &[IndexKey]) -> Document {
+    let entry = |key: &IndexKey| {
         let order = match key {
-            Key::Ascending(_) => Bson::Int32(1),
-            Key::Hashed(_) => "hashed".into(),
+            IndexKey::Ascending(_) => Bson::Int32(1),
+            IndexKey::Hashed(_) => "hashed".into(),
         };
         (key.field().to_owned(), order)
     };
     keys.iter().map(entry).collect()
 }
 
-impl Partial {
+impl PartialFilter {
     /// Returns the filter, for MongoDB.
     pub fn filter(&self) -> Document {
         match *self {

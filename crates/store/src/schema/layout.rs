@@ -11,7 +11,7 @@ pub struct Layout {
     /// The database.
     pub database: Database,
     /// The collections, in the order in which they are created.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CollectionLayout>,
     /// The retention in seconds, for indexes that depend on it.
     pub retention: i32,
     /// The settings that choose another place.
@@ -20,7 +20,7 @@ pub struct Layout {
 
 /// One collection.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct CollectionLayout {
     /// Its full name.
     pub name: String,
     /// The options to create it with.

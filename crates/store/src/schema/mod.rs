@@ -1,9 +1,9 @@
 //! Compares expected with existing collections and indexes.
 //!
 //! ```text
-//! index.rs   what an index is         layout.rs  what should be there
-//! found.rs   what is there            judge.rs   how one index differs from what should be there
-//! apply.rs   create, adjust           verify.rs  one line per difference
+//! index.rs     an index                  layout.rs   the expected collections and indexes
+//! existing.rs  what exists               compare.rs  how one index differs from the expected one
+//! apply.rs     creates and adjusts       verify.rs   one line per difference
 //! ```
 //!
 //! Nothing is dropped or redefined: a conflict is an error, and the operator's to resolve. Only the
@@ -11,14 +11,14 @@
 //! or the lack of one.
 
 pub mod apply;
+mod compare;
 pub mod error;
-mod found;
+mod existing;
 pub mod index;
-mod judge;
 pub mod layout;
 pub mod verify;
 
 pub use apply::Applied;
-pub use error::{Foreign, SchemaError};
+pub use error::{ForeignContext, SchemaError};
 pub use layout::Layout;
 pub use verify::Difference;

@@ -4,11 +4,11 @@ use std::fmt;
 
 use bson::{Bson, Document};
 
+use crate::schema::compare::{IndexComparison, IndexConflict, compare};
 use crate::schema::error::SchemaError;
-use crate::schema::found::Found;
+use crate::schema::existing::ExistingSchema;
 use crate::schema::index::Index;
-use crate::schema::judge::{Taken, Verdict, judge};
-use crate::schema::layout::{Layout, Part};
+use crate::schema::layout::{CollectionLayout, Layout};
 
 /// A difference from the expected schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +46,8 @@ impl Layout {
     ///
     /// An existing validator or the lack of one is not a difference, since a collection keeps it.
     /// Neither are other objects in the database.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub async fn verify(&self) -> Result<Vec<Difference>, SchemaError> {
-        let found = Found::look(self).await?;
+        let found = ExistingSchema::look(self).await?;
         let of_collections = self.parts.iter().filter_map(|part| collection(part, &found));
         let of_indexes = self.parts.iter().flat_map(|part| {
             let there = found.indexes(&part.name);
@@ -60,22 +56,29 @@ impl Layout {
         Ok(of_collections.chain(of_indexes).collect())
     }
 
-    fn index(&self, index: &Index, part: &Part, there: &[Document]) -> Option<Difference> {
+    fn index(
+        &self,
+        index: &Index,
+        part: &CollectionLayout,
+        there: &[Document],
+    ) -> Option<Difference> {
         let definition = || {
             let mut definition = index.definition(self.retention);
             definition.remove("name");
             Bson::Document(definition).into_relaxed_extjson().to_string()
         };
-        let (found, wanted, made_by) = match judge(index, there, self.retention) {
-            Verdict::Same => return None,
-            Verdict::Missing => (MISSING.into(), definition(), Some("createIndex")),
-            Verdict::Expiry { found, wanted } => (
+        let (found, wanted, made_by) = match compare(index, there, self.retention) {
+            IndexComparison::Same => return None,
+            IndexComparison::Missing => (MISSING.into(), definition(), Some("createIndex")),
+            IndexComparison::Expiry { found, wanted } => (
                 format!("deleting records {} s after delivery", found.into_relaxed_extjson()),
                 format!("deleting them after {wanted} s"),
                 Some("collMod"),
             ),
-            Verdict::Taken(Taken { found, wanted, .. }) => (found, wanted, None),
-            Verdict::Excluded { by, rival } => (
+            IndexComparison::IndexConflict(IndexConflict { found, wanted, .. }) => {
+                (found, wanted, None)
+            }
+            IndexComparison::Excluded { by, rival } => (
                 format!("excluded by the unique index {by} ({})", rival.setting),
                 "the only one that makes requests unique".into(),
                 None,
@@ -86,7 +89,7 @@ impl Layout {
     }
 }
 
-fn collection(part: &Part, found: &Found) -> Option<Difference> {
+fn collection(part: &CollectionLayout, found: &ExistingSchema) -> Option<Difference> {
     let (found, made_by) = match found.what_is_wrong_with(&part.name) {
         None if found.has(&part.name) => return None,
         None => (MISSING.to_owned(), Some("createCollection")),

@@ -135,8 +135,8 @@ impl Sink {
     }
 
     fn fail(self, state: &mut State) {
-        let was_alone = state.odd.status == Status::Alone;
-        match (self.trouble, was_alone) {
+        let was_quarantined = state.odd.status == Status::Alone;
+        match (self.trouble, was_quarantined) {
             (FaultKind::Poison, false) => self.lose(state),
             (FaultKind::Poison, true) => {
                 if !self.has(Without::OwnConnection) {

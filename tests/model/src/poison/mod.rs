@@ -65,7 +65,7 @@ struct Record {
     lease_crashes: u8,
     /// Its lease replaced an abandoned one.
     replaces: bool,
-    goes_alone: bool,
+    must_be_isolated: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -126,9 +126,9 @@ impl Relay {
     }
 
     fn must_die(&self, record: &Record) -> bool {
-        let was_alone = record.lease_crashes >= 2 || !self.has(Without::AloneOnlyDies);
+        let was_quarantined = record.lease_crashes >= 2 || !self.has(Without::AloneOnlyDies);
         let is_spent = record.attempt >= self.0.max_attempts;
-        record.status == Status::Abandoned && was_alone && is_spent
+        record.status == Status::Abandoned && was_quarantined && is_spent
     }
 
     fn must_go_alone(&self, record: &Record) -> bool {
@@ -169,14 +169,14 @@ impl Relay {
         batches
     }
 
-    fn lease(&self, state: &mut State, at: usize, goes_alone: bool) {
+    fn lease(&self, state: &mut State, at: usize, must_be_isolated: bool) {
         let record = &mut state.records[at];
         record.replaces = record.status == Status::Abandoned;
         record.lease_crashes += u8::from(record.replaces && self.has(Without::CrashesCount));
         record.attempt += 1;
         record.status = Status::Leased;
-        record.goes_alone = goes_alone;
-        if goes_alone {
+        record.must_be_isolated = must_be_isolated;
+        if must_be_isolated {
             self.note_alone(state, at);
         }
     }
@@ -193,7 +193,7 @@ impl Relay {
         state.crashes = (state.crashes + 1).min(2);
         for record in state.records.iter_mut().filter(|record| record.is_held()) {
             record.status = Status::Abandoned;
-            (record.replaces, record.goes_alone) = (false, false);
+            (record.replaces, record.must_be_isolated) = (false, false);
         }
     }
 
@@ -211,7 +211,7 @@ impl Relay {
                 }
                 _ => {}
             }
-            (record.replaces, record.goes_alone) = (false, false);
+            (record.replaces, record.must_be_isolated) = (false, false);
         }
     }
 
@@ -250,7 +250,7 @@ impl Model for Relay {
             return;
         }
         let holds = records.iter().any(Record::is_held);
-        let has_turn = records.iter().any(|record| record.goes_alone && record.is_held());
+        let has_turn = records.iter().any(|record| record.must_be_isolated && record.is_held());
         let in_key = self.0.one_key && holds;
         if !in_key && (!has_turn || self.0.neighbours) {
             actions.extend(self.batches(state).into_iter().map(Action::Lease));
@@ -297,7 +297,7 @@ impl Model for Relay {
             Action::Publish(at) => self.publish(&mut state, at),
             Action::Settle(at) => {
                 state.records[at].status = Status::Done;
-                state.records[at].goes_alone = false;
+                state.records[at].must_be_isolated = false;
             }
             Action::Handover => self.hand_over(&mut state),
         }
@@ -326,7 +326,7 @@ impl Model for Relay {
                 (0..RECORDS).any(|at| relay.is_poison(at) && is_dead(at))
             }),
             Property::sometimes("an innocent record goes alone", |relay: &Self, state: &State| {
-                let alone = |at: usize| state.records[at].goes_alone && !relay.is_poison(at);
+                let alone = |at: usize| state.records[at].must_be_isolated && !relay.is_poison(at);
                 // Of one key, the poison record may be the first.
                 (0..RECORDS).any(alone) || relay.0.one_key && relay.is_poison(0)
             }),

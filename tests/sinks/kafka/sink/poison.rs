@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bson::{Document, doc};
 use postrider::ids::SinkName;
-use postrider::partition::share::Share;
+use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
 use postrider::routing::{Glob, Router, SinkRules, Template};
@@ -30,7 +30,7 @@ pub fn relay(outbox: &TestOutbox, sink: impl Sink) -> Running {
     let router = Router::new(Vec::new(), BTreeMap::from([(SinkName::from("test"), rules)]), None);
     // A record in backoff must not reach its last attempt within a test.
     let settings = Settings { max_attempts: 10_000, ..settings() };
-    let (owner, share) = watch::channel(Share::of(0..=255));
+    let (owner, share) = watch::channel(OwnedPartitions::of(0..=255));
     let parts = parts(&outbox.collections, sink, settings, share, Wakeup::default());
     run(RelayParts { router, ..parts }, owner)
 }

@@ -3,9 +3,9 @@ use crate::partition::fleet::Assignment;
 
 const STALE_AFTER: Duration = Duration::from_secs(12);
 
-fn view(owner: InstanceId, partitions: &[u8]) -> View {
+fn view(owner: InstanceId, partitions: &[u8]) -> FleetView {
     let assignment = |partition: &u8| (*partition, Assignment::of(owner));
-    View { assignments: partitions.iter().map(assignment).collect(), ..View::default() }
+    FleetView { assignments: partitions.iter().map(assignment).collect(), ..FleetView::default() }
 }
 
 fn moved(partition: u8, from: Option<InstanceId>, to: InstanceId) -> Move {
@@ -16,10 +16,10 @@ fn moved(partition: u8, from: Option<InstanceId>, to: InstanceId) -> Move {
 fn owner_is_not_overdue_while_it_releases_partitions() {
     let (me, owner) = (InstanceId::fresh(), InstanceId::fresh());
     let moves = [moved(2, Some(owner), me)];
-    let mut waits = Waits::default();
+    let mut stalls = StallTimer::default();
     let start = Instant::now();
     let mut overdue = |partitions: &[u8], at: Duration| {
-        waits.overdue(&view(owner, partitions), &moves, me, start + at, STALE_AFTER).owners
+        stalls.overdue(&view(owner, partitions), &moves, me, start + at, STALE_AFTER).owners
     };
 
     assert!(overdue(&[1, 2, 3], Duration::ZERO).is_empty());
@@ -33,10 +33,10 @@ fn owner_is_not_overdue_while_it_releases_partitions() {
 #[test]
 fn unowned_partitions_of_another_instance_become_overdue() {
     let (me, other) = (InstanceId::fresh(), InstanceId::fresh());
-    let mut waits = Waits::default();
+    let mut stalls = StallTimer::default();
     let start = Instant::now();
     let mut overdue = |moves: &[Move], at: Duration| {
-        waits.overdue(&View::default(), moves, me, start + at, STALE_AFTER).unowned
+        stalls.overdue(&FleetView::default(), moves, me, start + at, STALE_AFTER).unowned
     };
     let two = [moved(1, None, other), moved(2, None, other)];
 
@@ -51,18 +51,18 @@ fn unowned_partitions_of_another_instance_become_overdue() {
 fn partition_with_unreadable_owner_is_claimed_after_a_wait() {
     let me = InstanceId::fresh();
     let unreadable =
-        View { assignments: [(5, Assignment::unreadable())].into(), ..View::default() };
+        FleetView { assignments: [(5, Assignment::unreadable())].into(), ..FleetView::default() };
     let moves = [moved(5, None, me)];
-    let mut waits = Waits::default();
+    let mut stalls = StallTimer::default();
     let start = Instant::now();
-    let mut is_too_early = |view: &View, at: Duration| {
-        waits.overdue(view, &moves, me, start + at, STALE_AFTER).is_too_early(view, 5)
+    let mut is_too_early = |view: &FleetView, at: Duration| {
+        stalls.overdue(view, &moves, me, start + at, STALE_AFTER).is_too_early(view, 5)
     };
 
     assert!(is_too_early(&unreadable, Duration::ZERO));
     assert!(is_too_early(&unreadable, STALE_AFTER - Duration::from_secs(1)));
     assert!(!is_too_early(&unreadable, STALE_AFTER));
     // It was claimed and released.
-    assert!(!is_too_early(&View::default(), STALE_AFTER));
+    assert!(!is_too_early(&FleetView::default(), STALE_AFTER));
     assert!(is_too_early(&unreadable, STALE_AFTER * 2), "its time begins anew");
 }

@@ -21,8 +21,8 @@ fn fingerprint(on_dead: &str) -> Document {
     doc! { "fingerprint": { "ordering": "key", "onDead": on_dead, "prefix": "" } }
 }
 
-fn view(instances: &[&Document], assignments: &[Document]) -> View {
-    let mut view = View::default();
+fn view(instances: &[&Document], assignments: &[Document]) -> FleetView {
+    let mut view = FleetView::default();
     instances.iter().for_each(|document| view.note_instance(document, &mut Vec::new()));
     for document in assignments {
         let raw = RawDocumentBuf::try_from(document).unwrap();
@@ -117,6 +117,6 @@ fn instance_with_unreadable_heartbeat_gets_no_partitions() {
     assert_eq!(view.owners(), BTreeMap::from([(7, id(&doubtful))]));
     assert!(!view.some_stale);
     let mut lost = Vec::new();
-    View::default().note_instance(&doubtful, &mut lost);
+    FleetView::default().note_instance(&doubtful, &mut lost);
     assert_eq!(lost, ["lastHeartbeat"]);
 }

@@ -15,14 +15,14 @@ const NO_COLLECTION: i32 = 26;
 
 /// Existing collections and indexes of a layout.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ExistingSchema {
     /// The `listCollections` entries, by name.
     collections: BTreeMap<String, Document>,
     /// The `listIndexes` entries, by name of the collection.
     indexes: BTreeMap<String, Vec<Document>>,
 }
 
-impl Found {
+impl ExistingSchema {
     /// Lists the database.
     pub async fn look(layout: &Layout) -> Result<Self, StoreError> {
         let database = &layout.database;
@@ -87,5 +87,5 @@ async fn list(
         let cursor = database.run_cursor_command(command).selection_criteria(primary()).await?;
         cursor.try_collect().await
     };
-    within(action, limits::SCHEMA, listing).await
+    within(action, limits::SCHEMA_TIMEOUT, listing).await
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
-use crate::schema::index::{self, Expiry, Index, Rival};
+use crate::schema::index::{self, ConflictingIndex, Expiry, Index};
 
 const EXPIRE: &str = "expireAfterSeconds";
 const PARTIAL: &str = "partialFilterExpression";
@@ -18,7 +18,7 @@ const IGNORED: [&str; 4] = ["v", "ns", "name", "background"];
 
 /// Result of the comparison.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum IndexComparison {
     /// The index exists.
     Same,
     /// The index is missing, and nothing conflicts with it.
@@ -31,19 +31,19 @@ pub(super) enum Verdict {
         wanted: i32,
     },
     /// The name or the definition is taken.
-    Taken(Taken),
+    IndexConflict(IndexConflict),
     /// A rival exists.
     Excluded {
         /// Its name.
         by: String,
         /// Its description.
-        rival: Rival,
+        rival: ConflictingIndex,
     },
 }
 
 /// An index that conflicts with another.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Taken {
+pub(super) struct IndexConflict {
     /// Its name.
     pub by: String,
     /// What differs.
@@ -53,11 +53,11 @@ pub(super) struct Taken {
 }
 
 /// Compares `index` with the `listIndexes` entries of its collection.
-pub(super) fn judge(index: &Index, found: &[Document], retention: i32) -> Verdict {
+pub(super) fn compare(index: &Index, found: &[Document], retention: i32) -> IndexComparison {
     if let Some(rival) = index.rival
         && let Some(entry) = found.iter().find(|entry| is_rival(entry, &rival))
     {
-        return Verdict::Excluded { by: name_of(entry).to_owned(), rival };
+        return IndexComparison::Excluded { by: name_of(entry).to_owned(), rival };
     }
     let wanted = definition(&index.definition(retention));
     let Some(namesake) = found.iter().find(|entry| name_of(entry) == index.name) else {
@@ -68,12 +68,12 @@ pub(super) fn judge(index: &Index, found: &[Document], retention: i32) -> Verdic
     let differing: Vec<&str> =
         names.into_iter().filter(|name| present.get(*name) != wanted.get(*name)).collect();
     match differing.as_slice() {
-        [] => Verdict::Same,
-        [EXPIRE] if adjusts(index) && present.contains_key(EXPIRE) => Verdict::Expiry {
+        [] => IndexComparison::Same,
+        [EXPIRE] if adjusts(index) && present.contains_key(EXPIRE) => IndexComparison::Expiry {
             found: namesake.get(EXPIRE).cloned().unwrap_or(Bson::Null),
             wanted: retention,
         },
-        differing => Verdict::Taken(Taken {
+        differing => IndexComparison::IndexConflict(IndexConflict {
             by: index.name.into(),
             found: in_words(differing, &present),
             wanted: in_words(differing, &wanted),
@@ -87,7 +87,7 @@ fn adjusts(index: &Index) -> bool {
 }
 
 /// Matches a unique index of exactly these fields, with any name and filter.
-fn is_rival(entry: &Document, rival: &Rival) -> bool {
+fn is_rival(entry: &Document, rival: &ConflictingIndex) -> bool {
     let keys = index::document(rival.keys);
     // The order of fields distinguishes indexes, but not their uniqueness.
     let same = |key: &Document| {
@@ -97,16 +97,24 @@ fn is_rival(entry: &Document, rival: &Rival) -> bool {
 }
 
 /// Compares indexes with other names, which MongoDB may consider equal.
-fn judge_twins(index: &Index, found: &[Document], wanted: &BTreeMap<String, Bson>) -> Verdict {
+fn judge_twins(
+    index: &Index,
+    found: &[Document],
+    wanted: &BTreeMap<String, Bson>,
+) -> IndexComparison {
     for entry in found {
         let present = definition(entry);
         if SIGNATURE.iter().all(|part| present.get(*part) == wanted.get(*part)) {
             let by = name_of(entry).to_owned();
             let found = format!("there under the name {by}");
-            return Verdict::Taken(Taken { by, found, wanted: format!("named {}", index.name) });
+            return IndexComparison::IndexConflict(IndexConflict {
+                by,
+                found,
+                wanted: format!("named {}", index.name),
+            });
         }
     }
-    Verdict::Missing
+    IndexComparison::Missing
 }
 
 fn name_of(entry: &Document) -> &str {
@@ -150,13 +158,13 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::schema::index::Key::Ascending;
-    use crate::schema::index::{Expiry, Partial};
+    use crate::schema::index::IndexKey::Ascending;
+    use crate::schema::index::{Expiry, PartialFilter};
 
     const TTL: Index = Index {
         name: "done_ttl_idx",
         keys: &[Ascending("doneAt")],
-        partial: Some(Partial::Status("done")),
+        partial: Some(PartialFilter::Status("done")),
         expiry: Some(Expiry::Retention),
         ..Index::PLAIN
     };
@@ -169,7 +177,7 @@ mod tests {
         name: "aggregateId_1_requestId_1",
         keys: &[Ascending("aggregateId"), Ascending("requestId")],
         unique: true,
-        rival: Some(Rival { keys: &[Ascending("requestId")], setting: "global" }),
+        rival: Some(ConflictingIndex { keys: &[Ascending("requestId")], setting: "global" }),
         ..Index::PLAIN
     };
 
@@ -177,7 +185,7 @@ mod tests {
         name: "requestId_1",
         keys: &[Ascending("requestId")],
         unique: true,
-        rival: Some(Rival { keys: UNIQUE_IN_AGGREGATE.keys, setting: "aggregate" }),
+        rival: Some(ConflictingIndex { keys: UNIQUE_IN_AGGREGATE.keys, setting: "aggregate" }),
         ..Index::PLAIN
     };
 
@@ -193,23 +201,25 @@ mod tests {
             "expireAfterSeconds": 60_i64,
         };
 
-        assert_eq!(judge(ttl(), &[found], 60), Verdict::Same);
+        assert_eq!(compare(ttl(), &[found], 60), IndexComparison::Same);
     }
 
     #[test]
     fn other_expiry_differs_from_other_definition() {
         let mut found = ttl().definition(60);
-        let expiry = judge(ttl(), std::slice::from_ref(&found), 61);
+        let expiry = compare(ttl(), std::slice::from_ref(&found), 61);
         found.insert("hidden", true);
-        let hidden = judge(ttl(), std::slice::from_ref(&found), 60);
+        let hidden = compare(ttl(), std::slice::from_ref(&found), 60);
         found.remove("hidden");
         found.remove("expireAfterSeconds");
-        let none = judge(ttl(), &[found], 60);
+        let none = compare(ttl(), &[found], 60);
 
-        assert_eq!(expiry, Verdict::Expiry { found: Bson::Int32(60), wanted: 61 });
-        assert!(matches!(hidden, Verdict::Taken(taken) if taken.found == "hidden true"));
+        assert_eq!(expiry, IndexComparison::Expiry { found: Bson::Int32(60), wanted: 61 });
         assert!(
-            matches!(none, Verdict::Taken(taken) if taken.found == "without expireAfterSeconds")
+            matches!(hidden, IndexComparison::IndexConflict(taken) if taken.found == "hidden true")
+        );
+        assert!(
+            matches!(none, IndexComparison::IndexConflict(taken) if taken.found == "without expireAfterSeconds")
         );
     }
 
@@ -217,12 +227,12 @@ mod tests {
     fn same_keys_conflict_unless_the_filter_differs() {
         let mut found = ttl().definition(60);
         found.insert("name", "mine");
-        let twin = judge(ttl(), std::slice::from_ref(&found), 60);
+        let twin = compare(ttl(), std::slice::from_ref(&found), 60);
         found.insert("partialFilterExpression", doc! { "status": "dead" });
-        let other = judge(ttl(), &[found], 60);
+        let other = compare(ttl(), &[found], 60);
 
-        assert!(matches!(twin, Verdict::Taken(taken) if taken.by == "mine"));
-        assert_eq!(other, Verdict::Missing);
+        assert!(matches!(twin, IndexComparison::IndexConflict(taken) if taken.by == "mine"));
+        assert_eq!(other, IndexComparison::Missing);
     }
 
     #[test]
@@ -232,12 +242,12 @@ mod tests {
         for (index, other) in [(here, there), (there, here)] {
             let mut found = other.definition(0);
             found.insert("name", "mine");
-            let excluded = judge(index, &[index.definition(0), found.clone()], 0);
+            let excluded = compare(index, &[index.definition(0), found.clone()], 0);
             found.insert("unique", false);
-            let plain = judge(index, &[index.definition(0), found], 0);
+            let plain = compare(index, &[index.definition(0), found], 0);
 
-            assert!(matches!(excluded, Verdict::Excluded { by, .. } if by == "mine"));
-            assert_eq!(plain, Verdict::Same, "it promises nothing");
+            assert!(matches!(excluded, IndexComparison::Excluded { by, .. } if by == "mine"));
+            assert_eq!(plain, IndexComparison::Same, "it promises nothing");
         }
     }
 
@@ -247,6 +257,6 @@ mod tests {
         let mut found = index.definition(0);
         found.insert("expireAfterSeconds", 60);
 
-        assert!(matches!(judge(&index, &[found], 0), Verdict::Taken(_)));
+        assert!(matches!(compare(&index, &[found], 0), IndexComparison::IndexConflict(_)));
     }
 }

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Like [`Instant`](std::time::Instant), but includes the time that a host was suspended. The clock
 /// of `Instant` stops then (Linux, `CLOCK_MONOTONIC`), while leases and heartbeats expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(Duration);
+pub struct BootInstant(Duration);
 
 /// On other systems than Linux the monotonic clock includes suspension, or there is no other.
 #[cfg(target_os = "linux")]
@@ -16,7 +16,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-impl Moment {
+impl BootInstant {
     /// Returns the current moment.
     pub fn now() -> Self {
         let time = clock_gettime(CLOCK);
@@ -37,7 +37,7 @@ impl Moment {
     }
 }
 
-impl Add<Duration> for Moment {
+impl Add<Duration> for BootInstant {
     type Output = Self;
 
     fn add(self, later: Duration) -> Self {
@@ -51,9 +51,9 @@ mod tests {
 
     #[test]
     fn moment_never_decreases() {
-        let first = Moment::now();
+        let first = BootInstant::now();
         std::thread::sleep(Duration::from_millis(5));
-        let second = Moment::now();
+        let second = BootInstant::now();
 
         assert!(second.since(first) >= Duration::from_millis(5));
         assert_eq!(first.since(second), Duration::ZERO);

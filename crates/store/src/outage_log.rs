@@ -1,11 +1,12 @@
 //! Tracks failures of MongoDB, to log when they begin and end instead of once per try.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 /// Recent results of repeated tries of one operation.
 #[derive(Debug, Default)]
-pub struct Trouble {
+pub struct OutageLog {
     state: Mutex<State>,
 }
 
@@ -16,13 +17,13 @@ struct State {
     succeeded: Option<Instant>,
 }
 
-impl Trouble {
+impl OutageLog {
     /// Records the failure of a try begun at `began`; returns whether it is the first of an outage.
     ///
     /// It is not if another try has succeeded since: a lost response times out long after others
     /// arrived.
     pub fn failed(&self, began: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.succeeded.is_some_and(|succeeded| succeeded >= began) {
             return false;
         }
@@ -32,19 +33,15 @@ impl Trouble {
 
     /// Returns whether the latest try that counts has failed.
     pub fn lasts(&self) -> bool {
-        self.state().failures > 0
+        self.state.lock().failures > 0
     }
 
     /// Records a success; returns how many tries had failed before, if any.
     pub fn succeeded(&self) -> Option<u32> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.succeeded = Some(Instant::now());
         let failures = std::mem::take(&mut state.failures);
         (failures > 0).then_some(failures)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -54,7 +51,7 @@ mod tests {
 
     #[test]
     fn outage_is_reported_once_and_its_end_once() {
-        let trouble = Trouble::default();
+        let trouble = OutageLog::default();
 
         assert_eq!(trouble.succeeded(), None);
         assert!(trouble.failed(Instant::now()));
@@ -68,7 +65,7 @@ mod tests {
 
     #[test]
     fn failure_begun_before_the_last_success_is_ignored() {
-        let trouble = Trouble::default();
+        let trouble = OutageLog::default();
         let began = Instant::now();
         trouble.succeeded();
 
