@@ -1,11 +1,11 @@
-//! Files of the repository that the code writes: compared in each test run, and written anew on demand.
+//! Files of the repository that the code writes: compared in each test run, and written again on demand.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
 use std::path::Path;
 
 /// Holds a file, named from the repository's root, to what the code says. With `POSTRIDER_BLESS=1`
-/// it is written anew.
+/// it is written again.
 pub(crate) fn compare(file: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("POSTRIDER_BLESS").is_some() {

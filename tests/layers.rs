@@ -1,5 +1,5 @@
 //! Imports: between the modules of a crate there is no circle, and no two folders need each other. Cargo
-//! sees to it between crates.
+//! sees to it between crates. Names: no two public types share one.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use syn::visit::Visit;
-use syn::{Attribute, ItemMod, ItemUse, UseTree, Visibility};
+use syn::{Attribute, Ident, Item, ItemMod, ItemUse, UseTree, Visibility};
 
 /// A module by its path within its crate; the crate itself is the empty path.
 type Module = Vec<String>;
@@ -41,6 +41,37 @@ impl<'ast> Visit<'ast> for Paths {
             self.0.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         }
         syn::visit::visit_path(self, path);
+    }
+}
+
+/// The names of the public types that one file defines.
+#[derive(Default)]
+struct PublicTypes(Vec<String>);
+
+impl PublicTypes {
+    fn add(&mut self, visibility: &Visibility, name: &Ident) {
+        if matches!(visibility, Visibility::Public(_)) {
+            self.0.push(name.to_string());
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for PublicTypes {
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        if !is_of_tests(&module.attrs) {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item(&mut self, item: &'ast Item) {
+        match item {
+            Item::Struct(item) => self.add(&item.vis, &item.ident),
+            Item::Enum(item) => self.add(&item.vis, &item.ident),
+            Item::Trait(item) => self.add(&item.vis, &item.ident),
+            Item::Type(item) => self.add(&item.vis, &item.ident),
+            _ => {}
+        }
+        syn::visit::visit_item(self, item);
     }
 }
 
@@ -179,6 +210,25 @@ fn no_two_folders_need_each_other() {
         let circle = circle(&by_folder(&imports(&root)));
         assert!(circle.is_empty(), "{}: each imports the next: {circle:?}", root.display());
     }
+}
+
+#[test]
+fn no_two_public_types_share_a_name() {
+    let mut homes = BTreeMap::<String, Vec<PathBuf>>::new();
+    for root in roots() {
+        let mut modules = BTreeMap::new();
+        files(&root, &Vec::new(), &mut modules);
+        for file in modules.into_values() {
+            let mut types = PublicTypes::default();
+            types.visit_file(&syn::parse_file(&std::fs::read_to_string(&file).unwrap()).unwrap());
+            types.0.into_iter().for_each(|name| homes.entry(name).or_default().push(file.clone()));
+        }
+    }
+    assert!(homes.len() > 100, "only {} public types found", homes.len());
+
+    homes.retain(|_, files| files.len() > 1);
+
+    assert!(homes.is_empty(), "{homes:#?}");
 }
 
 #[test]

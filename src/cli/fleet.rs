@@ -12,7 +12,7 @@ use crate::partition::fleet::Fleet;
 pub(super) enum RelayCommand {
     /// Stop publishing, on all instances and until resumed, whatever restarts
     Pause,
-    /// Go on
+    /// Continue to lease and publish records
     Resume,
     /// The keys that the `run` of the same configuration has found blocked, and by which record
     BlockedKeys(blocked::Options),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 
-use crate::config::load::{Inputs, LoadError, Loaded, load};
+use crate::config::load::{ConfigLoadError, Inputs, LoadedConfig, load};
 use crate::config::resolve::beyond;
 use crate::config::variable::PREFIX;
-use crate::config::{Problem, Resolved, resolve};
+use crate::config::{ConfigProblem, Resolved, resolve};
 use crate::outbox::collections::Collections;
 use crate::store::connect;
 use crate::telemetry::chain;
@@ -41,14 +41,14 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-impl From<Vec<Problem>> for Failure {
-    fn from(problems: Vec<Problem>) -> Self {
+impl From<Vec<ConfigProblem>> for Failure {
+    fn from(problems: Vec<ConfigProblem>) -> Self {
         Self::Usage(problems.iter().map(ToString::to_string).collect())
     }
 }
 
 impl GlobalArgs {
-    pub(super) fn load(&self) -> Result<Loaded, Failure> {
+    pub(super) fn load(&self) -> Result<LoadedConfig, Failure> {
         let mut environment = Vec::new();
         for (name, value) in std::env::vars_os() {
             match (name.into_string(), value.into_string()) {
@@ -62,7 +62,7 @@ impl GlobalArgs {
         }
         let inputs = Inputs { file: self.config.clone(), environment, set: self.set.clone() };
         load(&inputs).map_err(|error| match error {
-            LoadError::Problems { mut problems, rest } => {
+            ConfigLoadError::Problems { mut problems, rest } => {
                 warn(&rest.warnings);
                 problems.extend(beyond(&problems, &rest));
                 Failure::from(problems)
@@ -75,7 +75,7 @@ impl GlobalArgs {
     }
 
     /// The configuration, and the plan that the parts are built from.
-    pub(super) fn resolve(&self) -> Result<(Loaded, Resolved), Failure> {
+    pub(super) fn resolve(&self) -> Result<(LoadedConfig, Resolved), Failure> {
         let loaded = self.load()?;
         let resolved = resolved(&loaded)?;
         Ok((loaded, resolved))
@@ -91,7 +91,7 @@ impl GlobalArgs {
 }
 
 /// The plan that the parts are built from. Prints the warnings before an error.
-fn resolved(loaded: &Loaded) -> Result<Resolved, Failure> {
+fn resolved(loaded: &LoadedConfig) -> Result<Resolved, Failure> {
     resolve(loaded).map_err(|problems| {
         warn(&loaded.warnings);
         Failure::from(problems)

@@ -38,7 +38,7 @@ pub struct Cli {
 enum Command {
     /// Relay until SIGTERM
     Run,
-    /// Probe everything that `run` needs, and say what to mend
+    /// Probe everything that `run` needs, and say what to repair
     Check(check::Options),
     /// Collections and indexes
     #[command(subcommand)]

@@ -15,7 +15,7 @@ pub(super) const MAX_CELL_CHARS: usize = 80;
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// For operators.
     Table,
     /// For programs: a list is an array, a single thing an object.
     Json,

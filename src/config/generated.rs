@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value as Json, json};
 use toml::{Table, Value};
 
-use super::keys::{Form, Key, Section, description, keys, schema};
+use super::keys::{Key, KeyForm, Section, description, keys, schema};
 use super::sections::Config;
 use crate::blessed::compare;
 use crate::sink::config::DeliveryConfig;
@@ -228,7 +228,7 @@ fn write_section(page: &mut String, section: &Section) {
 }
 
 fn write_key(page: &mut String, key: &Key, off: &str) {
-    if key.form == Form::Dotted {
+    if key.form == KeyForm::Dotted {
         return;
     }
     comment(page, &description(&key.schema));
@@ -281,7 +281,7 @@ fn sample_sinks(page: &mut String) {
                     && key.pattern.starts_with(&section.pattern)
                     && !key.is_of_item
             }) {
-                if key.form == Form::Dotted {
+                if key.form == KeyForm::Dotted {
                     let example = key.schema["examples"][0].as_object().unwrap();
                     for (property, value) in example {
                         writeln!(page, "#{property} = {value}").unwrap();
@@ -380,7 +380,7 @@ fn page_of_sinks(page: &mut String, section: &Section) {
 
 fn entry(key: &Key) -> String {
     let mut facts = vec![kind_of(key)];
-    match default_of(key).filter(|_| !key.is_of_item && key.form != Form::Dotted) {
+    match default_of(key).filter(|_| !key.is_of_item && key.form != KeyForm::Dotted) {
         Some(default) => facts.push(format!("default `{default}`")),
         None if description(&key.schema).contains("Required.") => facts.push("required".to_owned()),
         None => {}
@@ -393,7 +393,7 @@ fn entry(key: &Key) -> String {
         variable(key),
         description(&key.schema)
     );
-    if key.form != Form::Dotted
+    if key.form != KeyForm::Dotted
         && let Some(example) = example_of(key).filter(|_| {
             !key.is_of_item && !key.pattern.contains(&"*".to_owned()) || key.kinds.len() == 1
         })
@@ -403,7 +403,7 @@ fn entry(key: &Key) -> String {
             write!(entry, "For example `{name} = {example}`.\n\n").unwrap();
         }
     }
-    if key.form == Form::Dotted && key.pattern.len() == 4 {
+    if key.form == KeyForm::Dotted && key.pattern.len() == 4 {
         entry.push_str(&reserved_properties());
     }
     entry
@@ -476,7 +476,7 @@ fn kind_of(key: &Key) -> String {
     if !words.is_empty() {
         return words.join(" or ");
     }
-    if key.form == Form::TextOrList {
+    if key.form == KeyForm::TextOrList {
         return "text, or list of texts".to_owned();
     }
     match (schema.get("x-unit").and_then(Json::as_str), schema.get("type").and_then(Json::as_str)) {
@@ -489,7 +489,7 @@ fn kind_of(key: &Key) -> String {
         }
         (_, Some("array")) => "list of tables".to_owned(),
         (_, Some("object")) => {
-            if key.form == Form::Dotted {
+            if key.form == KeyForm::Dotted {
                 "text".to_owned()
             } else {
                 "table".to_owned()

@@ -12,7 +12,7 @@ use crate::config::sections::Config;
 
 /// How text from the environment or from `--set` becomes the value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum KeyForm {
     /// The text itself.
     Text,
     /// A value of TOML: a number, a boolean, a list.
@@ -29,7 +29,7 @@ pub struct Key {
     /// Its path; `*` stands for a name of the operator's, or for a position in a list.
     pub pattern: Vec<String>,
     /// How text becomes its value.
-    pub form: Form,
+    pub form: KeyForm,
     /// Its JSON Schema.
     pub schema: Map<String, Json>,
     /// The kinds of sinks that have it; empty for a key of another section.
@@ -48,7 +48,7 @@ impl Key {
 
     fn matches(&self, path: &[String]) -> bool {
         let long_enough = match self.form {
-            Form::Dotted => path.len() >= self.pattern.len(),
+            KeyForm::Dotted => path.len() >= self.pattern.len(),
             _ => path.len() == self.pattern.len(),
         };
         long_enough && is_like(&self.pattern, path)
@@ -180,7 +180,7 @@ impl Keys {
             }
         } else if schema.contains_key("x-dotted") {
             path.push("*".to_owned());
-            self.add(Form::Dotted, schema, path, kind);
+            self.add(KeyForm::Dotted, schema, path, kind);
             path.pop();
         } else if let Some(below) = schema.get("additionalProperties").and_then(Json::as_object) {
             path.push("*".to_owned());
@@ -227,7 +227,13 @@ impl Keys {
         });
     }
 
-    fn add(&mut self, form: Form, schema: &Map<String, Json>, path: &[String], kind: Option<&str>) {
+    fn add(
+        &mut self,
+        form: KeyForm,
+        schema: &Map<String, Json>,
+        path: &[String],
+        kind: Option<&str>,
+    ) {
         let is_same = |key: &&mut Key| key.pattern == path && key.schema == *schema;
         let kinds = kind.map(str::to_owned);
         if let Some(known) = self.all.iter_mut().find(is_same) {
@@ -281,15 +287,15 @@ fn kinds_of(schema: &Map<String, Json>) -> Option<Vec<(&str, &Map<String, Json>)
         .collect()
 }
 
-fn form_of(schema: &Map<String, Json>) -> Form {
+fn form_of(schema: &Map<String, Json>) -> KeyForm {
     let is_text = |one: &Json| one["type"] == "string" || one["const"].is_string();
     let alternatives = |name: &str| schema.get(name).and_then(Json::as_array);
     if let Some(either) = alternatives("anyOf") {
         let has_text = either.iter().any(is_text);
-        return if has_text { Form::TextOrList } else { Form::Value };
+        return if has_text { KeyForm::TextOrList } else { KeyForm::Value };
     }
     let is_enum = alternatives("oneOf").is_some_and(|all| all.iter().all(is_text));
-    if is_enum || is_text(&Json::Object(schema.clone())) { Form::Text } else { Form::Value }
+    if is_enum || is_text(&Json::Object(schema.clone())) { KeyForm::Text } else { KeyForm::Value }
 }
 
 fn is_like(pattern: &[String], path: &[String]) -> bool {
@@ -323,7 +329,7 @@ pub fn at(path: &[String]) -> impl Iterator<Item = &'static Key> {
 }
 
 /// How text becomes the value of the key at `path`; `None` where there is no such key.
-pub fn form(path: &[String]) -> Option<Form> {
+pub fn form(path: &[String]) -> Option<KeyForm> {
     at(path).next().map(|key| key.form)
 }
 
@@ -441,21 +447,21 @@ mod tests {
     #[test]
     fn form_follows_from_the_type() {
         for (key, wanted) in [
-            ("mongo.uri", Form::Text),
-            ("relay.lease", Form::Text),
-            ("relay.ordering", Form::Text),
-            ("relay.batch_size", Form::Value),
-            ("relay.backoff.factor", Form::Value),
-            ("relay.dead_letter.sink", Form::Text),
-            ("partitions.static", Form::Text),
-            ("sinks.k.brokers", Form::TextOrList),
-            ("sinks.k.properties.ssl.key", Form::Dotted),
-            ("sinks.k.declare.topics", Form::Value),
-            ("sinks.k.tls.ca_file", Form::Text),
-            ("routes", Form::Value),
-            ("routes.0.headers.x", Form::Text),
-            ("api.tokens", Form::Value),
-            ("connection_strings.x", Form::Text),
+            ("mongo.uri", KeyForm::Text),
+            ("relay.lease", KeyForm::Text),
+            ("relay.ordering", KeyForm::Text),
+            ("relay.batch_size", KeyForm::Value),
+            ("relay.backoff.factor", KeyForm::Value),
+            ("relay.dead_letter.sink", KeyForm::Text),
+            ("partitions.static", KeyForm::Text),
+            ("sinks.k.brokers", KeyForm::TextOrList),
+            ("sinks.k.properties.ssl.key", KeyForm::Dotted),
+            ("sinks.k.declare.topics", KeyForm::Value),
+            ("sinks.k.tls.ca_file", KeyForm::Text),
+            ("routes", KeyForm::Value),
+            ("routes.0.headers.x", KeyForm::Text),
+            ("api.tokens", KeyForm::Value),
+            ("connection_strings.x", KeyForm::Text),
         ] {
             assert_eq!(form(&path(key)), Some(wanted), "{key}");
         }

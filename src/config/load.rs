@@ -10,8 +10,8 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use crate::config::file::{self, BEYOND_INTEGERS, FileError, Lines};
-use crate::config::keys::{self, Form, dotted};
-use crate::config::problem::{self, Origin, Problem};
+use crate::config::keys::{self, KeyForm, dotted};
+use crate::config::problem::{self, ConfigProblem, Origin};
 use crate::config::sections::Config;
 use crate::config::substitute::substitute;
 use crate::config::variable::{FILE_SUFFIX, PREFIX};
@@ -40,7 +40,7 @@ impl Inputs {
 
 /// The merged configuration and where its values came from.
 #[derive(Clone, Debug, Default)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The settings.
     pub config: Config,
     /// By path, for every leaf that a layer sets.
@@ -51,10 +51,10 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Values beyond the bounds of their keys, and keys of another kind of sink; the defaults are in their
     /// place. [`resolve`](crate::config::resolve()) reports them with the other broken rules.
-    pub broken: Vec<Problem>,
+    pub broken: Vec<ConfigProblem>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Where the value at `path` came from.
     pub fn origin(&self, path: &[&str]) -> Origin {
         let path: Vec<String> = path.iter().map(|part| (*part).to_owned()).collect();
@@ -70,11 +70,11 @@ impl Loaded {
     }
 
     /// The same problem with its value and its place.
-    pub fn located(&self, problem: Problem) -> Problem {
+    pub fn located(&self, problem: ConfigProblem) -> ConfigProblem {
         let path = keys::path_of(&problem.key).unwrap_or_default();
         let value = shown::in_config(&self.config, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
-        Problem { origin, value, ..problem }
+        ConfigProblem { origin, value, ..problem }
     }
 }
 
@@ -102,7 +102,7 @@ fn place(
 
 /// A configuration that cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum ConfigLoadError {
     /// A named file that cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -110,9 +110,9 @@ pub enum LoadError {
     #[error("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Problems {
         /// What is wrong; at least one.
-        problems: Vec<Problem>,
+        problems: Vec<ConfigProblem>,
         /// Everything else: defaults are in the place of what is wrong.
-        rest: Box<Loaded>,
+        rest: Box<LoadedConfig>,
     },
 }
 
@@ -120,8 +120,8 @@ pub enum LoadError {
 ///
 /// # Errors
 ///
-/// [`LoadError`]; unknown keys and wrong types all at once.
-pub fn load(inputs: &Inputs) -> Result<Loaded, LoadError> {
+/// [`ConfigLoadError`]; unknown keys and wrong types all at once.
+pub fn load(inputs: &Inputs) -> Result<LoadedConfig, ConfigLoadError> {
     let mut layers = Layers {
         warnings: inputs.warnings(),
         variables: inputs.environment.iter().cloned().collect(),
@@ -148,8 +148,8 @@ struct Layers {
     table: Table,
     origins: BTreeMap<Vec<String>, Origin>,
     lines: Lines,
-    problems: Vec<Problem>,
-    broken: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
+    broken: Vec<ConfigProblem>,
     warnings: Vec<String>,
     /// The environment, for `${VAR}` in the file.
     variables: BTreeMap<String, String>,
@@ -208,9 +208,9 @@ impl Layers {
                     Err(detail) => {
                         let origin = self.line_of(path, origin);
                         let path = with_whole_property(path.clone());
-                        let problem = Problem::new(dotted(&path), detail);
+                        let problem = ConfigProblem::new(dotted(&path), detail);
                         let value = shown::unread(&path, value);
-                        self.problems.push(Problem { origin, value, ..problem });
+                        self.problems.push(ConfigProblem { origin, value, ..problem });
                         false
                     }
                 }
@@ -299,14 +299,14 @@ impl Layers {
 
     fn wrong(&mut self, path: &[String], detail: impl Into<String>, origin: &Origin) {
         let origin = self.line_of(path, origin);
-        self.problems.push(Problem { origin, ..Problem::new(dotted(path), detail) });
+        self.problems.push(ConfigProblem { origin, ..ConfigProblem::new(dotted(path), detail) });
     }
 
     fn environment(&mut self, name: &str, rest: &str, text: &str) {
         let origin = Origin::Environment(name.to_owned());
         let path = self.with_known_names(rest.to_lowercase());
         // A key may itself end so; none does at present, nor does a property of librdkafka.
-        if matches!(keys::form(&path), None | Some(Form::Dotted))
+        if matches!(keys::form(&path), None | Some(KeyForm::Dotted))
             && let Some(stem) = rest.strip_suffix(FILE_SUFFIX)
         {
             let path = self.with_known_names(stem.to_lowercase());
@@ -349,7 +349,7 @@ impl Layers {
             table = table.and_then(|table| table.get(&name)).and_then(Value::as_table);
             path.push(name);
         }
-        if keys::form(&path) == Some(Form::Dotted) {
+        if keys::form(&path) == Some(KeyForm::Dotted) {
             // A variable's name can have no dots, and a property's has no underscores.
             for part in &mut path[PROPERTY..] {
                 *part = part.replace('_', ".");
@@ -363,8 +363,8 @@ impl Layers {
         match parts.and_then(|(key, text)| Some((keys::path_of(key)?, text))) {
             Some((path, text)) => self.put_text(path, text, &Origin::Set),
             None => {
-                let problem = Problem::new(redact(setting), "must be section.key=value");
-                self.problems.push(Problem { origin: Origin::Set, ..problem });
+                let problem = ConfigProblem::new(redact(setting), "must be section.key=value");
+                self.problems.push(ConfigProblem { origin: Origin::Set, ..problem });
             }
         }
     }
@@ -383,13 +383,13 @@ impl Layers {
                     _ => self.unknown(&path, origin),
                 };
             }
-            Some(Form::Text | Form::Dotted) => Value::String(text.to_owned()),
-            Some(Form::TextOrList) => match read_value(text) {
+            Some(KeyForm::Text | KeyForm::Dotted) => Value::String(text.to_owned()),
+            Some(KeyForm::TextOrList) => match read_value(text) {
                 // Quoted or not: no such text begins with a quotation mark.
                 Some(value @ (Value::Array(_) | Value::String(_))) => value,
                 _ => Value::String(text.to_owned()),
             },
-            Some(Form::Value) => match read_value(text) {
+            Some(KeyForm::Value) => match read_value(text) {
                 Some(value) => value,
                 None => {
                     let detail = if is_integer(text) {
@@ -404,7 +404,7 @@ impl Layers {
         self.put(path, value, origin);
     }
 
-    fn finish(mut self) -> Result<Loaded, LoadError> {
+    fn finish(mut self) -> Result<LoadedConfig, ConfigLoadError> {
         let mut table = self.table.clone();
         self.check_characters(&mut Vec::new(), &Value::Table(table.clone()));
         let sinks = match table.remove("sinks") {
@@ -419,11 +419,11 @@ impl Layers {
             config.sinks.extend(sink.map(|sink| (name, sink)));
         }
         let Self { origins, lines, warnings, problems, broken, .. } = self;
-        let loaded = Loaded { config, origins, lines, warnings, broken };
+        let loaded = LoadedConfig { config, origins, lines, warnings, broken };
         if problems.is_empty() {
             Ok(loaded)
         } else {
-            Err(LoadError::Problems { problems, rest: Box::new(loaded) })
+            Err(ConfigLoadError::Problems { problems, rest: Box::new(loaded) })
         }
     }
 
@@ -550,8 +550,8 @@ impl Layers {
                     let detail = format!("has the control character {found:?} {within}; remove it");
                     let origin = place(&self.origins, &self.lines, path, true);
                     let value = shown::in_table(&self.table, path);
-                    let problem = Problem::new(dotted(path), detail);
-                    self.problems.push(Problem { origin, value, ..problem });
+                    let problem = ConfigProblem::new(dotted(path), detail);
+                    self.problems.push(ConfigProblem { origin, value, ..problem });
                 }
                 return;
             }
@@ -572,7 +572,11 @@ impl Layers {
     fn wrong_value(&mut self, path: &[String], detail: String) {
         let value = shown::in_table(&self.table, path);
         let origin = place(&self.origins, &self.lines, path, value.is_some());
-        self.broken.push(Problem { origin, value, ..Problem::new(dotted(path), detail) });
+        self.broken.push(ConfigProblem {
+            origin,
+            value,
+            ..ConfigProblem::new(dotted(path), detail)
+        });
     }
 
     fn wrong_type(&mut self, path: &[String], message: &str) {
@@ -582,7 +586,7 @@ impl Layers {
         let path: Vec<String> = path.iter().cloned().chain(field).collect();
         let value = shown::in_table(&self.table, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
-        let problem = Problem { origin, value, ..Problem::new(dotted(&path), detail) };
+        let problem = ConfigProblem { origin, value, ..ConfigProblem::new(dotted(&path), detail) };
         // A key of a route that is unknown was noted before, with the nearest known one.
         if !self.problems.iter().any(|other| other.key == problem.key) {
             self.problems.push(problem);
@@ -592,7 +596,7 @@ impl Layers {
 
 /// The path with the name of a property in one piece, whether its dots were TOML's or quoted.
 fn with_whole_property(mut path: Vec<String>) -> Vec<String> {
-    if keys::form(&path) == Some(Form::Dotted) {
+    if keys::form(&path) == Some(KeyForm::Dotted) {
         let name = path.split_off(PROPERTY).join(".");
         path.push(name);
     }

@@ -30,8 +30,8 @@ mod shown;
 mod substitute;
 pub mod variable;
 
-pub use load::{Inputs, LoadError, Loaded, load};
-pub use problem::{Origin, Problem};
+pub use load::{ConfigLoadError, Inputs, LoadedConfig, load};
+pub use problem::{ConfigProblem, Origin};
 pub use resolve::{Resolved, resolve};
 pub use sections::Config;
 
@@ -87,13 +87,13 @@ mod tests {
         let config: Config = toml::from_str(&with_examples).unwrap();
 
         // Some examples are alternatives of each other, and the files that they name are not here.
-        let problems = resolve(&Loaded { config, ..Loaded::default() }).unwrap_err();
-        let is_expected = |problem: &Problem| {
+        let problems = resolve(&LoadedConfig { config, ..LoadedConfig::default() }).unwrap_err();
+        let is_expected = |problem: &ConfigProblem| {
             problem.detail.starts_with("cannot read the file")
                 || problem.detail.ends_with("keep one of the two")
                 || problem.detail.starts_with("must be the same file as mongo.tls.cert_file")
         };
-        let others: Vec<&Problem> =
+        let others: Vec<&ConfigProblem> =
             problems.iter().filter(|problem| !is_expected(problem)).collect();
         assert!(others.is_empty(), "{others:?}");
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_smallest_file_runs() {
         let config: Config = toml::from_str(MINIMAL).unwrap();
-        resolve(&Loaded { config, ..Loaded::default() }).unwrap();
+        resolve(&LoadedConfig { config, ..LoadedConfig::default() }).unwrap();
     }
 
     #[test]

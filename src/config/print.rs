@@ -5,12 +5,12 @@ use toml::{Table, Value};
 use postrider_settings::quoted;
 
 use crate::config::keys::dotted;
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::config::problem::Origin;
 use crate::config::shown::hide;
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
-pub fn print(loaded: &Loaded) -> String {
+pub fn print(loaded: &LoadedConfig) -> String {
     // A tree of plain values: nothing in it can fail to serialise.
     let tree = Table::try_from(&loaded.config).unwrap_or_default();
     let mut printer = Printer { loaded, text: String::new() };
@@ -19,7 +19,7 @@ pub fn print(loaded: &Loaded) -> String {
 }
 
 struct Printer<'a> {
-    loaded: &'a Loaded,
+    loaded: &'a LoadedConfig,
     text: String,
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use crate::config::load::{Inputs, load};
     use crate::config::sections::Config;
 
-    fn loaded(settings: &[&str]) -> Loaded {
+    fn loaded(settings: &[&str]) -> LoadedConfig {
         let set = settings.iter().map(|setting| (*setting).to_owned()).collect();
         load(&Inputs { set, ..Inputs::default() }).unwrap()
     }

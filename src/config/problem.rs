@@ -18,7 +18,7 @@ pub enum Origin {
     Set,
 }
 
-impl From<Violation> for Problem {
+impl From<Violation> for ConfigProblem {
     fn from(violation: Violation) -> Self {
         Self::new(violation.key, violation.detail)
     }
@@ -39,7 +39,7 @@ impl fmt::Display for Origin {
 ///
 /// `Display` is one line: `postrider.toml:6: relay.max_attempts = 0: must be between 1 and 1000000`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Where it was written; the default where no layer sets the key.
     pub origin: Origin,
     /// The key to change.
@@ -50,14 +50,14 @@ pub struct Problem {
     pub detail: String,
 }
 
-impl Problem {
+impl ConfigProblem {
     /// A problem whose place and value are not known yet.
     pub fn new(key: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { origin: Origin::Default, key: key.into(), value: None, detail: detail.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.origin != Origin::Default {
             write!(f, "{}: ", self.origin)?;
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_problem_is_one_line_of_place_key_value_and_what_is_wrong() {
-        let mut problem = Problem::new("relay.max_attempts", "must be between 1 and 1000000");
+        let mut problem = ConfigProblem::new("relay.max_attempts", "must be between 1 and 1000000");
         assert_eq!(problem.to_string(), "relay.max_attempts: must be between 1 and 1000000");
 
         problem.origin = Origin::File("a.toml".into(), 6);

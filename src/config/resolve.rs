@@ -15,8 +15,8 @@ use postrider_sinks::configured::ConfiguredSink;
 use postrider_store::config::{ChosenUri, check_database_name};
 use postrider_store::connect::MongoEndpoint;
 
-use crate::config::load::Loaded;
-use crate::config::problem::Problem;
+use crate::config::load::LoadedConfig;
+use crate::config::problem::ConfigProblem;
 use crate::config::sections::Config;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
@@ -68,13 +68,13 @@ pub struct Resolved {
 /// # Errors
 ///
 /// The broken rules, all of them, each with its key, its place and what to do.
-pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
+pub fn resolve(loaded: &LoadedConfig) -> Result<Resolved, Vec<ConfigProblem>> {
     let mut problems = loaded.broken.clone();
     let resolved = match check(&loaded.config) {
         Ok(resolved) if problems.is_empty() => resolved,
         Ok(_) => return Err(problems),
         Err(violations) => {
-            let found = violations.into_iter().map(|one| loaded.located(Problem::from(one)));
+            let found = violations.into_iter().map(|one| loaded.located(ConfigProblem::from(one)));
             problems.extend(found);
             return Err(problems);
         }
@@ -84,14 +84,15 @@ pub fn resolve(loaded: &Loaded) -> Result<Resolved, Vec<Problem>> {
 }
 
 /// The broken rules of values that could be read, and that do not depend on a value that could not.
-pub fn beyond(unread: &[Problem], rest: &Loaded) -> Vec<Problem> {
+pub fn beyond(unread: &[ConfigProblem], rest: &LoadedConfig) -> Vec<ConfigProblem> {
     let Err(problems) = resolve(rest) else { return Vec::new() };
-    let is_independent = |broken: &Problem| unread.iter().all(|unread| !depends(broken, unread));
+    let is_independent =
+        |broken: &ConfigProblem| unread.iter().all(|unread| !depends(broken, unread));
     problems.into_iter().filter(|broken| rest.sets(&broken.key) && is_independent(broken)).collect()
 }
 
 /// Whether a rule may be broken only because another value could not be read.
-fn depends(broken: &Problem, unread: &Problem) -> bool {
+fn depends(broken: &ConfigProblem, unread: &ConfigProblem) -> bool {
     let is_within = |key: &str, of: &str| {
         key.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };

@@ -55,9 +55,9 @@ async fn pause_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAns
     switch(&call, true).await
 }
 
-/// Go on
+/// Resume the relay
 #[utoipa::path(post, path = "/v1/relay/resume", tag = "fleet", responses(
-    (status = 200, description = "every instance goes on within a second", body = SwitchAnswer),
+    (status = 200, description = "every instance resumes within a second", body = SwitchAnswer),
 ))]
 async fn resume_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
     switch(&call, false).await

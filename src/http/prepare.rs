@@ -109,7 +109,7 @@ impl KeyAnswer {
     }
 }
 
-/// Take a key that nobody holds
+/// Take a key that is free
 #[utoipa::path(post, path = "/v1/prepare/{name}/{key}", tag = "prepare",
     params(KeyPath),
     request_body(content = PrepareRequest, example = json!({ "value": "ada", "ttl": "30s" })),

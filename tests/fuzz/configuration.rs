@@ -7,7 +7,7 @@ use postrider::config::Config;
 use postrider::config::file::FileError;
 use postrider::config::keys::keys;
 use postrider::config::print::print;
-use postrider::config::{Inputs, LoadError, Loaded, Origin, load, resolve};
+use postrider::config::{ConfigLoadError, Inputs, LoadedConfig, Origin, load, resolve};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tempfile::TempDir;
@@ -181,8 +181,11 @@ fn judge(inputs: &Inputs) -> Result<(), TestCaseError> {
     let parsed: Config = toml::from_str(&printed)
         .map_err(|error| TestCaseError::fail(format!("{error}\n{printed}")))?;
     prop_assert_eq!(shown(&parsed), shown(&loaded.config), "{}", printed);
-    let again =
-        print(&Loaded { config: parsed, origins: loaded.origins.clone(), ..Loaded::default() });
+    let again = print(&LoadedConfig {
+        config: parsed,
+        origins: loaded.origins.clone(),
+        ..LoadedConfig::default()
+    });
     prop_assert_eq!(&again, &printed);
     if let Err(problems) = resolve(&loaded) {
         prop_assert!(!problems.is_empty());
@@ -193,9 +196,9 @@ fn judge(inputs: &Inputs) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn judge_error(error: &LoadError) -> Result<(), TestCaseError> {
+fn judge_error(error: &ConfigLoadError) -> Result<(), TestCaseError> {
     match error {
-        LoadError::Problems { problems, .. } => {
+        ConfigLoadError::Problems { problems, .. } => {
             prop_assert!(!problems.is_empty());
             for problem in problems {
                 // Where it is not a text of the command line itself.
@@ -207,10 +210,10 @@ fn judge_error(error: &LoadError) -> Result<(), TestCaseError> {
                 prop_assert!(is_placed || problem.detail == "is not set", "{}", error);
             }
         }
-        LoadError::File(FileError::Syntax { line, column, .. }) => {
+        ConfigLoadError::File(FileError::Syntax { line, column, .. }) => {
             prop_assert!(*line > 0 && *column > 0)
         }
-        LoadError::File(FileError::Read { .. }) => {}
+        ConfigLoadError::File(FileError::Read { .. }) => {}
     }
     Ok(())
 }

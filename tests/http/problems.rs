@@ -131,7 +131,7 @@ async fn panic_reveals_nothing_and_ends_no_other_request() {
 
 #[fixture::test]
 async fn calls_are_unavailable_before_mongodb_is_reached() {
-    let port = crate::support::fault_proxy::dead_port().await;
+    let port = crate::support::ports::free_port();
     let uri = format!("mongo.uri=mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=500");
     assert!(!mongodb_uri().contains(&port.to_string()));
     let api = Api::begin(&[uri, "mongo.database=none".into()], "").await;

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 
-use crate::support::fault_proxy::{FaultProxy, dead_port};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::TestOutbox;
+use crate::support::ports::free_port;
 use crate::support::process::{Ended, Postrider, Signal, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::util::{mongo_through, proxy_to_mongodb, says, with};
@@ -71,12 +72,12 @@ async fn a_closed_port_or_another_server_is_not_healthy() {
     });
 
     healthcheck(&listen, &[]).await.with_code(1);
-    healthcheck(&format!("127.0.0.1:{}", dead_port().await), &[]).await.with_code(1);
+    healthcheck(&format!("127.0.0.1:{}", free_port()), &[]).await.with_code(1);
 }
 
 #[fixture::test]
 async fn healthcheck_reads_only_the_address_from_the_configuration() {
-    let listen = format!("ops.listen=127.0.0.1:{}", dead_port().await);
+    let listen = format!("ops.listen=127.0.0.1:{}", free_port());
     let settings = ["mongo.uri=nonsense", "sinks.a.kind=rabbitmq", "sinks.a.uri=nonsense", &listen];
     let settings = settings.map(str::to_owned);
 

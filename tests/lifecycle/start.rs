@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use bson::{DateTime, Document, doc};
 use serde_json::json;
 
-use crate::support::fault_proxy::{FaultProxy, dead_port};
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::kafka;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
+use crate::support::ports::free_port;
 use crate::support::process::Postrider;
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::schema::BareDatabase;
@@ -136,7 +137,7 @@ impl Down {
         ["refused", "unknown", "frozen", "login", "kafka_refused", "kafka_unknown", "kafka_frozen"];
 
     async fn new() -> Self {
-        let closed = format!("127.0.0.1:{}", dead_port().await);
+        let closed = format!("127.0.0.1:{}", free_port());
         let unknown = "no-such-host.invalid:5672";
         let proxies =
             [FaultProxy::to(&host_of(&amqp_uri())).await, FaultProxy::to(&kafka::brokers()).await];

@@ -10,8 +10,8 @@ use url::Url;
 
 use crate::support::child_guard::{dismiss, watched};
 use crate::support::environment::variable;
-use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::eventually;
+use crate::support::ports::free_port;
 use crate::support::process::Postrider;
 use crate::support::prometheus::list_target;
 
@@ -28,7 +28,7 @@ impl Prometheus {
     /// Starts it, without targets.
     pub async fn start(rules: &Path) -> Self {
         let binary = variable("POSTRIDER_TEST_PROMETHEUS");
-        let (folder, port) = (TempDir::new().unwrap(), dead_port().await);
+        let (folder, port) = (TempDir::new().unwrap(), free_port());
         let targets = folder.path().join("targets");
         std::fs::create_dir(&targets).unwrap();
         let config = json!({

@@ -6,8 +6,8 @@ use postrider::outbox::collections::names;
 use serde_json::{Value, json};
 
 use crate::support::command_line::{PLANTED, says, valid, with};
-use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record};
+use crate::support::ports::free_port;
 use crate::support::process::call_with;
 use crate::support::queue::{mongo_settings, stdout_settings, stdout_sink};
 use crate::support::schema::BareDatabase;
@@ -258,7 +258,7 @@ async fn an_id_that_does_not_fit_its_prefix_is_wrong_usage() {
 async fn a_database_that_does_not_answer_ends_with_1() {
     let uri = format!(
         "mongo.uri=mongodb://u:{PLANTED}@127.0.0.1:{}/app?serverSelectionTimeoutMS=300",
-        dead_port().await
+        free_port()
     );
 
     for arguments in [&["outbox", "stats"][..], &["outbox", "list"], &["schema", "verify"]] {

@@ -8,7 +8,7 @@ async fn help_names_the_purpose_of_every_command() {
     for (arguments, purpose) in [
         (vec![], "Transactional outbox relay for MongoDB"),
         (vec!["run"], "Relay until SIGTERM"),
-        (vec!["check"], "say what to mend"),
+        (vec!["check"], "say what to repair"),
         (vec!["schema"], "Collections and indexes"),
         (vec!["schema", "apply"], "Create what is missing"),
         (vec!["schema", "print"], "mongosh script"),
@@ -18,7 +18,7 @@ async fn help_names_the_purpose_of_every_command() {
         (vec!["outbox", "list"], "List records"),
         (vec!["outbox", "show"], "why it waits"),
         (vec!["outbox", "requeue"], "pending again"),
-        (vec!["outbox", "discard"], "that nobody holds"),
+        (vec!["outbox", "discard"], "that no instance has leased"),
         (vec!["outbox", "prune"], "older than an age"),
         (vec!["config"], "The configuration"),
         (vec!["config", "print"], "where each value came from"),

@@ -4,8 +4,8 @@ use bson::{DateTime, Document, doc};
 use postrider::outbox::collections::names;
 use serde_json::Value;
 
-use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, record, unstamped};
+use crate::support::ports::free_port;
 use crate::support::process::call_with;
 use crate::support::queue::{amqp_uri_at, mongo_settings, stdout_sink};
 use crate::{dead, in_seconds, leased, outbox_command, with_status};
@@ -167,7 +167,7 @@ async fn a_sink_that_is_down_is_named_without_its_password() {
     let outbox = TestOutbox::new().await;
     outbox.insert([record("a", "k"), record("b", "k")]).await;
     instance(&outbox, 0).await;
-    let uri = amqp_uri_at(&format!("127.0.0.1:{}", dead_port().await));
+    let uri = amqp_uri_at(&format!("127.0.0.1:{}", free_port()));
     let uri = uri.replacen("guest:guest", "guest:pl4nted-s3cret", 1);
     let rabbit = vec!["sinks.rabbit.kind=rabbitmq".to_owned(), format!("sinks.rabbit.uri={uri}")];
 

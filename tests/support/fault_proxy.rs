@@ -483,14 +483,3 @@ fn whole_messages(begun: &mut Vec<u8>, mut through: impl FnMut(&mut Vec<u8>)) ->
     }
     whole
 }
-
-/// A loopback port on which no server listens. Below the range that Linux uses for outgoing
-/// connections, so that it stays free until the test binds it.
-pub async fn dead_port() -> u16 {
-    loop {
-        let port = rand::random_range(20_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).await.is_ok() {
-            return port;
-        }
-    }
-}

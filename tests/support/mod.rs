@@ -23,6 +23,7 @@ pub mod mutants;
 pub mod oracle;
 pub mod outbox;
 pub mod payloads;
+pub mod ports;
 pub mod process;
 pub mod producers;
 pub mod prometheus;

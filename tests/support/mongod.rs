@@ -8,8 +8,8 @@ use mongodb::Client;
 use tempfile::TempDir;
 
 use super::environment::variable;
-use super::fault_proxy::dead_port;
 use super::outbox::eventually;
+use super::ports::free_port;
 
 /// The variable with the path of the mongod to start.
 const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
@@ -27,7 +27,7 @@ pub struct Mongod {
 impl Mongod {
     /// No replica set, no access control.
     pub async fn standalone() -> Self {
-        Self::start(dead_port().await, &[]).await
+        Self::start(free_port(), &[]).await
     }
 
     /// A replica set of one member, with access control. Only [`ADMIN`] may log in, and create
@@ -37,7 +37,7 @@ impl Mongod {
         std::fs::write(key.path(), "c2hhcmVkIGJ5IHRoZSBtZW1iZXJz").unwrap();
         let key = key.path().to_str().unwrap();
         let arguments = ["--replSet", "rs0", "--auth", "--keyFile", key];
-        let server = Self::start(dead_port().await, &arguments).await;
+        let server = Self::start(free_port(), &arguments).await;
         // A client on the same host may do these two before there is a user.
         server.initiate().await;
         let stranger = server.client("").await;
@@ -49,12 +49,12 @@ impl Mongod {
 
     /// A member of a replica set that has no primary, before [`initiate`](Self::initiate).
     pub async fn without_primary() -> Self {
-        Self::start(dead_port().await, &["--replSet", "rs0"]).await
+        Self::start(free_port(), &["--replSet", "rs0"]).await
     }
 
     /// A server whose commands can be made to fail or to wait (`failCommand`).
     pub async fn with_fail_points() -> Self {
-        Self::start(dead_port().await, &["--setParameter", "enableTestCommands=1"]).await
+        Self::start(free_port(), &["--setParameter", "enableTestCommands=1"]).await
     }
 
     /// A server that also speaks TLS, with the certificate and key in this file, to clients with a
@@ -64,7 +64,7 @@ impl Mongod {
         let authority = authority.to_str().unwrap();
         let own = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", certificate_and_key];
         let arguments = [own, ["--replSet", "rs0", "--tlsCAFile", authority]].concat();
-        let server = Self::start(dead_port().await, &arguments).await;
+        let server = Self::start(free_port(), &arguments).await;
         server.initiate().await;
         server
     }

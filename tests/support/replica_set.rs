@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::child_guard::{dismiss, watched};
 use super::environment::variable;
+use super::ports::free_port;
 use super::stopped::until_stopped;
 
 /// The variable with the path of the mongod to start.
@@ -21,10 +22,6 @@ const MONGOD: &str = "POSTRIDER_TEST_MONGOD";
 
 /// The name of every set here; they share no port.
 const NAME: &str = "failover";
-
-/// Below the range that Linux uses for outgoing connections (32768 and up): a stopped member's port
-/// must be free when it starts again.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// The limit for one command to one member.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -259,23 +256,18 @@ impl ReplicaSet {
 
 impl Member {
     async fn start(mongod: &Path, is_secured: bool) -> Self {
-        // Another process may take the port between the check and the start.
-        for _ in 0..5 {
-            let port = free_port();
-            let dir = tempfile::Builder::new().prefix("postrider-mongod-").tempdir().unwrap();
-            if is_secured {
-                write_key(&dir.path().join(KEY_FILE));
-            }
-            let process = Some(launch(mongod, port, dir.path()));
-            let direct = direct("", port).await;
-            let mut member = Self { port, dir, process, frozen: false, direct };
-            match member.until_it_answers().await {
-                Ok(()) => return member,
-                Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("{} ended by itself; its log:\n{log}", mongod.display()),
-            }
+        let port = free_port();
+        let dir = tempfile::Builder::new().prefix("postrider-mongod-").tempdir().unwrap();
+        if is_secured {
+            write_key(&dir.path().join(KEY_FILE));
         }
-        panic!("five ports in a row were taken by somebody else");
+        let process = Some(launch(mongod, port, dir.path()));
+        let direct = direct("", port).await;
+        let mut member = Self { port, dir, process, frozen: false, direct };
+        if let Err(log) = member.until_it_answers().await {
+            panic!("{} ended by itself; its log:\n{log}", mongod.display());
+        }
+        member
     }
 
     fn host(&self) -> String {
@@ -386,15 +378,6 @@ fn launch(mongod: &Path, port: u16, dir: &Path) -> Child {
     command.spawn().unwrap_or_else(|error| {
         panic!("{} does not start ({error}): see {MONGOD}", mongod.display())
     })
-}
-
-fn free_port() -> u16 {
-    loop {
-        let port = rand::random_range(PORTS);
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Waits, up to a minute, until `probe` returns a value.

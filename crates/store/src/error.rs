@@ -230,10 +230,10 @@ mod tests {
             let error = refused(2, message).of_index("outbox_records", "lane_idx");
 
             assert!(error.is_permanent());
-            let told =
+            let brief =
                 "failed to read pending records: index lane_idx of outbox_records is missing";
-            assert_eq!(error.brief(), told);
-            assert_eq!(error.refusal(), format!("{told}; run `postrider schema apply`"));
+            assert_eq!(error.brief(), brief);
+            assert_eq!(error.refusal(), format!("{brief}; run `postrider schema apply`"));
             assert_eq!(error.remedy(), "run `postrider schema apply`");
         }
     }

@@ -37,7 +37,7 @@ pub(super) enum Command {
     },
     /// Make dead records pending again, in their old place
     Requeue(redrive::Requeue),
-    /// Remove dead, scheduled, pending and invalid records that nobody holds
+    /// Remove dead, scheduled, pending and invalid records that no instance has leased
     Discard(redrive::Discard),
     /// Remove delivered or dead records that are older than an age
     Prune(redrive::Prune),

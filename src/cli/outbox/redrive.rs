@@ -1,4 +1,4 @@
-//! `postrider outbox requeue`, `discard` and `prune`: what a person changes.
+//! `postrider outbox requeue`, `discard` and `prune`: the commands that change records.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ pub(in crate::cli) enum DiscardableStatus {
     Dead,
     /// Not due yet
     Scheduled,
-    /// To be delivered, and in nobody's hands
+    /// Pending, and leased by no instance
     Pending,
 }
 

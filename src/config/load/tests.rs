@@ -286,7 +286,7 @@ fn rules_are_checked_next_to_unreadable_values() {
         "[mongo]\nuri = 5\n[relay]\nmax_attempts = 0\nlease = 30\ndefault_sink = \"other\"\n\
          batchsize = 3\n[log]\nlevel = \"loud\"\n[sinks.out]\nkind = \"stdout\"\ntimeout = \"1h\"\n",
     );
-    let Err(LoadError::Problems { problems, rest }) = load(&inputs) else { panic!() };
+    let Err(ConfigLoadError::Problems { problems, rest }) = load(&inputs) else { panic!() };
 
     let broken = crate::config::resolve::beyond(&problems, &rest);
 
@@ -297,7 +297,7 @@ fn rules_are_checked_next_to_unreadable_values() {
         set: vec!["sinks.out.kind=5".into(), "relay.default_sink=out".into()],
         ..Inputs::default()
     };
-    let Err(LoadError::Problems { problems, rest }) = load(&inputs) else { panic!() };
+    let Err(ConfigLoadError::Problems { problems, rest }) = load(&inputs) else { panic!() };
     assert_eq!(crate::config::resolve::beyond(&problems, &rest), [], "it may well be that sink");
 }
 

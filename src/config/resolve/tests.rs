@@ -4,9 +4,9 @@ mod api;
 mod sinks;
 
 use super::*;
-use crate::config::load::{Inputs, LoadError, load};
+use crate::config::load::{ConfigLoadError, Inputs, load};
 
-fn loaded(settings: &[&str]) -> Loaded {
+fn loaded(settings: &[&str]) -> LoadedConfig {
     load(&inputs(settings)).unwrap()
 }
 
@@ -16,10 +16,10 @@ fn inputs(settings: &[&str]) -> Inputs {
 }
 
 /// Loads and resolves, with every problem of both.
-fn resolved(settings: &[&str]) -> Result<Resolved, Vec<Problem>> {
+fn resolved(settings: &[&str]) -> Result<Resolved, Vec<ConfigProblem>> {
     match load(&inputs(settings)) {
         Ok(loaded) => resolve(&loaded),
-        Err(LoadError::Problems { mut problems, rest }) => {
+        Err(ConfigLoadError::Problems { mut problems, rest }) => {
             problems.extend(beyond(&problems, &rest));
             Err(problems)
         }
@@ -27,7 +27,7 @@ fn resolved(settings: &[&str]) -> Result<Resolved, Vec<Problem>> {
     }
 }
 
-fn with(more: &[&str]) -> Result<Resolved, Vec<Problem>> {
+fn with(more: &[&str]) -> Result<Resolved, Vec<ConfigProblem>> {
     let least = ["mongo.uri=mongodb://h/db", "sinks.out.kind=stdout"];
     resolved(&[&least[..], more].concat())
 }

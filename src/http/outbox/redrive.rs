@@ -102,7 +102,7 @@ pub(super) async fn requeue_record(
     Ok(Json(RequeueAnswer { matched: 1, requeued: u64::from(!dry_run), note: None }))
 }
 
-/// Remove a dead, scheduled or invalid record, or a pending one that nobody holds
+/// Remove a dead, scheduled or invalid record, or a pending one that no instance has leased
 #[utoipa::path(delete, path = "/v1/outbox/records/{id}", tag = "outbox",
     params(RecordPath),
     responses(

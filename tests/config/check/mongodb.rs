@@ -5,9 +5,9 @@ use postrider::schema::roles::RELAY;
 
 use crate::check::{Found, PLANTED, check, with};
 use crate::support::authority::Authority;
-use crate::support::fault_proxy::dead_port;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
+use crate::support::ports::free_port;
 use crate::support::queue::{host_of, mongo_settings, stdout_settings, stdout_sink};
 use crate::support::roles;
 use crate::support::schema::BareDatabase;
@@ -18,7 +18,7 @@ async fn check_uri(uri: &str) -> Found {
 
 #[fixture::test]
 async fn a_closed_port_has_the_remedy_to_start_mongodb() {
-    let port = dead_port().await;
+    let port = free_port();
     let options = "serverSelectionTimeoutMS=500";
 
     let found = check_uri(&format!("mongodb://u:{PLANTED}@127.0.0.1:{port}/app?{options}")).await;

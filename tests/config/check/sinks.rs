@@ -1,10 +1,10 @@
 //! Brokers: reachable, login accepted, and with the destinations that the configuration names.
 
 use crate::check::{Found, PLANTED, check, with};
-use crate::support::fault_proxy::dead_port;
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::TestOutbox;
+use crate::support::ports::free_port;
 use crate::support::queue::{host_of, stdout_settings};
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
 
@@ -26,7 +26,7 @@ async fn kafka(outbox: &TestOutbox, brokers: &str, more: &[&str]) -> Found {
 async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
     let (outbox, vhost, other) = (TestOutbox::new().await, Vhost::new().await, Vhost::new().await);
     let host = host_of(&vhost.uri());
-    let no_server = format!("amqp://u:{PLANTED}@127.0.0.1:{}/v", dead_port().await);
+    let no_server = format!("amqp://u:{PLANTED}@127.0.0.1:{}/v", free_port());
     let password = vhost.uri_of(&vhost.name, PLANTED);
     let missing = format!("{}-missing", vhost.uri());
     let closed = vhost.uri_of(&other.name, PASSWORD);
@@ -84,7 +84,7 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
 #[fixture::test]
 async fn every_configured_topic_is_looked_up() {
     let (outbox, topic) = (TestOutbox::new().await, Topic::new(1).await);
-    let closed = format!("127.0.0.1:{}", dead_port().await);
+    let closed = format!("127.0.0.1:{}", free_port());
     let there = format!("sinks.k.topic={}", topic.name);
     let fresh = format!("{}-missing", topic.name);
     let route = format!("routes=[{{ type = \"A\", destination = {fresh:?} }}]");

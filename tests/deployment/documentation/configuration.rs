@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 
 use postrider::config::keys;
-use postrider::config::{Inputs, LoadError, load, resolve};
+use postrider::config::{ConfigLoadError, Inputs, load, resolve};
 use toml::{Table, Value};
 
 use crate::documentation::doc_page::{blocks, pages};
@@ -159,7 +159,7 @@ fn variables_in_the_text_and_the_code_are_read() {
                 let variable = format!("POSTRIDER__{name}");
                 let inputs =
                     Inputs { environment: vec![(variable, "@".into())], ..Inputs::default() };
-                if let Err(LoadError::Problems { problems: found, .. }) = load(&inputs) {
+                if let Err(ConfigLoadError::Problems { problems: found, .. }) = load(&inputs) {
                     // A whole table may be given at once, and this text is not a valid value of
                     // most keys.
                     let unknown = found.iter().filter(|one| one.detail.starts_with("unknown key"));

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use crate::mongodb::log::assert_logged;
 use crate::support::environment::variable;
-use crate::support::fault_proxy::dead_port;
 use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::ports::free_port;
 use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
 
@@ -111,7 +111,7 @@ struct Member {
 impl Member {
     async fn start() -> Self {
         let dir = TempDir::new().unwrap();
-        let (disk, port) = (Disk::new(&dir), dead_port().await);
+        let (disk, port) = (Disk::new(&dir), free_port());
         let mongod = launch(&disk, &dir, port);
         let member = Self { port, disk, dir, mongod };
         let admin = Client::with_uri_str(member.uri()).await.unwrap().database("admin");

@@ -94,11 +94,12 @@ impl Load {
 
     /// Waits until the relay has scanned `member` several times, and delivers nothing more.
     async fn until_nothing_arrives(&self, set: &ReplicaSet, member: usize) {
-        let mut before = usize::MAX;
-        while before != self.sink.arrived().len() {
-            before = self.sink.arrived().len();
+        eventually("the relay to deliver nothing more", || async {
+            let before = self.sink.arrived().len();
             until_scanned(set, member, 40).await;
-        }
+            before == self.sink.arrived().len()
+        })
+        .await;
     }
 
     async fn end(self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use postrider::sink::Message;
 use postrider::sink::file::File;
-use postrider::sink::file::storage::{Append, RotatedFile, Storage};
+use postrider::sink::file::storage::{DurableAppend, RotatedFile, Storage};
 use tempfile::TempDir;
 
 use crate::contract::harness::{Arrived, Harness};
@@ -34,7 +34,7 @@ struct FaultyStorage {
 }
 
 struct FaultyFile {
-    file: Box<dyn Append>,
+    file: Box<dyn DurableAppend>,
     faults: Faults,
 }
 
@@ -53,13 +53,13 @@ impl Faults {
 }
 
 impl Storage for FaultyStorage {
-    fn open(&self) -> io::Result<Box<dyn Append>> {
+    fn open(&self) -> io::Result<Box<dyn DurableAppend>> {
         self.faults.pass()?;
         Ok(Box::new(FaultyFile { file: self.file.open()?, faults: self.faults.clone() }))
     }
 }
 
-impl Append for FaultyFile {
+impl DurableAppend for FaultyFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let Err(full) = self.faults.pass() {
             self.file.append(&bytes[..bytes.len() / 2])?;

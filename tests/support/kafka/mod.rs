@@ -10,7 +10,6 @@
 pub mod acl;
 pub mod node;
 pub mod options;
-pub mod ports;
 pub mod proxied;
 pub mod record;
 pub mod secure;

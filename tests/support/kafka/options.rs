@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::ports::free_port;
+use crate::support::ports::free_port;
 
 /// The listener without a login and without a proxy, for the test itself.
 pub const DIRECT: &str = "DIRECT";

@@ -2,7 +2,6 @@
 
 use super::super::environment::variable;
 use std::ffi::OsStr;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output};
 use std::sync::{Arc, Weak};
@@ -12,6 +11,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::support::authority::Authority;
 use crate::support::child_guard::{afterwards, dismiss};
+use crate::support::ports::free_port;
 
 /// The variable with the path of the script that runs nodes.
 const NODE: &str = "POSTRIDER_TEST_RABBITMQ_NODE";
@@ -67,7 +67,7 @@ impl Node {
 
     async fn joined(first: &Self) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (port, tls_port) = free_ports();
+        let (port, tls_port) = (free_port(), free_port());
         let node = Self { watcher: watcher(dir.path()), dir, port, tls_port };
         let first = first.dir.path().to_str().unwrap();
         node.script(&["join", &port.to_string(), first]).await;
@@ -76,7 +76,7 @@ impl Node {
 
     async fn start_new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (port, tls_port) = free_ports();
+        let (port, tls_port) = (free_port(), free_port());
         certificates(dir.path());
         let tls = format!(
             "listeners.ssl.1 = 127.0.0.1:{tls_port}\n\
@@ -176,13 +176,6 @@ fn command(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(variable(NODE));
     command.arg(arguments[0]).arg(dir).args(&arguments[1..]);
     command
-}
-
-/// Two ports that are free at the moment.
-fn free_ports() -> (u16, u16) {
-    let one = TcpListener::bind("127.0.0.1:0").unwrap();
-    let two = TcpListener::bind("127.0.0.1:0").unwrap();
-    (one.local_addr().unwrap().port(), two.local_addr().unwrap().port())
 }
 
 /// An authority, a server's certificate by it, and an authority that has signed nothing.

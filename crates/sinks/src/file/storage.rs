@@ -11,11 +11,11 @@ pub trait Storage: Send + Sync + 'static {
     /// # Errors
     ///
     /// The operating system's, with the path.
-    fn open(&self) -> io::Result<Box<dyn Append>>;
+    fn open(&self) -> io::Result<Box<dyn DurableAppend>>;
 }
 
 /// An open file.
-pub trait Append {
+pub trait DurableAppend {
     /// Appends bytes, and returns when they are on the disk.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ pub struct RotatedFile {
 }
 
 impl Storage for RotatedFile {
-    fn open(&self) -> io::Result<Box<dyn Append>> {
+    fn open(&self) -> io::Result<Box<dyn DurableAppend>> {
         let (file, size) = open(&self.path).map_err(|error| self.named(&error))?;
         Ok(Box::new(OpenFile { rotated: self.clone(), file, size }))
     }
@@ -52,7 +52,7 @@ struct OpenFile {
     size: u64,
 }
 
-impl Append for OpenFile {
+impl DurableAppend for OpenFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.try_append(bytes).map_err(|error| self.rotated.named(&error))
     }

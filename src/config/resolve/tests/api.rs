@@ -1,10 +1,10 @@
 //! The rules of the HTTP API.
 
 use crate::config::load::{Inputs, load};
-use crate::config::problem::Problem;
+use crate::config::problem::ConfigProblem;
 use crate::config::resolve::Resolved;
 
-fn with(more: &[&str]) -> Result<Resolved, Vec<Problem>> {
+fn with(more: &[&str]) -> Result<Resolved, Vec<ConfigProblem>> {
     let least = ["mongo.uri=mongodb://h/db", "sinks.out.kind=stdout", "api.enabled=true"];
     super::resolved(&[&least[..], more].concat())
 }

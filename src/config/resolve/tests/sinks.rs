@@ -3,14 +3,14 @@
 use postrider_sinks::registry::KindConfig;
 
 use crate::config::load::{Inputs, load};
-use crate::config::resolve::{Problem, Resolved, resolve};
+use crate::config::resolve::{ConfigProblem, Resolved, resolve};
 
-fn with(settings: &[&str]) -> Result<Resolved, Vec<Problem>> {
+fn with(settings: &[&str]) -> Result<Resolved, Vec<ConfigProblem>> {
     super::resolved(&[&["mongo.uri=mongodb://h/db"], settings].concat())
 }
 
 #[track_caller]
-fn only_problem(settings: &[&str]) -> Problem {
+fn only_problem(settings: &[&str]) -> ConfigProblem {
     let problems = with(settings).unwrap_err();
     assert_eq!(problems.len(), 1, "{problems:?}");
     problems[0].clone()

@@ -1,14 +1,15 @@
-//! Ports for brokers: chosen before the JVM starts, and bound seconds later.
+//! Ports for servers that tests start: chosen before the process starts, and bound by it later.
 //!
-//! To check that a port is free is not enough for that long, since other test binaries check at the
-//! same time. So each process claims blocks of ports, and uses only its own.
+//! To check that a port is free is not enough for that long, since others check at the same time:
+//! two servers would get one port, and the test whose server failed to bind it would talk to the
+//! other one. So each process claims blocks of ports, and hands out each of them once.
 
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// Below what the other servers of tests use (20000 and up), and below what Linux uses for outgoing
-/// connections (32768 and up): a stopped broker's port must be free when it starts again.
-const PORTS: std::ops::Range<u16> = 10_000..15_000;
+/// Below what Linux uses for outgoing connections (32768 and up): a stopped server's port must be
+/// free when it starts again.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// A broker with many listeners needs about twenty.
 const BLOCK_PORTS: u16 = 50;
@@ -23,7 +24,7 @@ struct Block {
     end: u16,
 }
 
-/// A free loopback port, which no other caller gets.
+/// A free loopback port, which no other caller gets. Nothing listens on it.
 pub fn free_port() -> u16 {
     let mut claimed = CLAIMED.lock().unwrap();
     let block = claimed.get_or_insert_with(|| Block { claims: Vec::new(), next: 0, end: 0 });
