@@ -11,6 +11,7 @@
 
 mod error;
 mod health;
+mod instance;
 mod startup;
 
 use std::collections::BTreeMap;
@@ -18,39 +19,33 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::change_stream::Follower;
 use crate::config::Resolved;
-use crate::context::Context;
-use crate::events::EventStore;
 use crate::events::metrics::AppendMetrics;
-use crate::http::{Api, ApiServer, Drained, Services};
+use crate::http::{Api, ApiServer, Drained};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer, survey};
-use crate::outbox::collections::Collections;
 use crate::outbox::inspect::Inspector;
-use crate::outbox::lease::OwnerId;
-use crate::partition::coordinator::Coordinator;
-use crate::partition::fleet::Fleet;
-use crate::partition::heartbeat::{Heartbeat, InstanceInfo, Pulse};
+use crate::partition::heartbeat::Heartbeat;
 use crate::partition::metrics::store_up;
-use crate::partition::names::{self, HeldName, Replaced, WantedName};
-use crate::partition::owned::{self, AssignedPartitions, OwnedPartitions};
-use crate::partition::suspension::SuspensionDetector;
+use crate::partition::names::WantedName;
+use crate::partition::owned;
+use crate::relay::Relay;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
-use crate::relay::{Relay, RelayParts};
-use crate::run::health::{confirming, watch_following, watch_partitions, watch_relay, watch_store};
-use crate::run::startup::{until_guarded, until_named, until_reached, until_schema};
+use crate::run::health::{
+    watch_draining, watch_following, watch_partitions, watch_relay, watch_sinks, watch_store,
+};
+use crate::run::instance::{
+    Instance, RelayComponents, SHUTDOWN_GRACE, until_broken, until_replaced,
+};
+use crate::run::startup::prepare;
 use crate::sink::configured::ConfiguredSink;
 use crate::sink::registry::AnySink;
-use crate::store::connect;
 use crate::telemetry::chain;
-use crate::wakeup::Wakeup;
 
 pub use error::RunError;
 
@@ -88,27 +83,12 @@ pub async fn run(
         info!(address = %api.address(), tls = api.is_secure(), "serving the HTTP API");
     }
     let opened = api.as_ref().map(ApiServer::state);
-    let answering = async {
-        let Some(api) = api else { return Ok(Drained::Whole) };
-        let (state, patience) = (api.state(), plan.relay.shutdown_timeout);
-        let drained = api.serve(&health, patience).await;
-        if let Some(events) = state.events() {
-            // For a client that did not wait for its response.
-            let _ = tokio::time::timeout(patience, events.close()).await;
-        }
-        Ok(drained)
-    };
     let working = async {
+        let answering = serve_api(api, &health, plan.relay.shutdown_timeout);
         // Both end at the stop; a failure of either ends both at once.
         match try_join(work(&plan, &name, &health, &blocked, opened, &stop), answering).await? {
             ((), Drained::Whole) => Ok(()),
             ((), Drained::Cut(connections)) => Err(RunError::Cut(connections)),
-        }
-    };
-    let upkeep = async {
-        loop {
-            tokio::time::sleep(UPKEEP_INTERVAL).await;
-            metrics.run_upkeep();
         }
     };
     tokio::select! {
@@ -119,10 +99,35 @@ pub async fn run(
             }
             Err(RunError::Uninvited("the ops server"))
         }
-        () = upkeep => Err(RunError::Uninvited("the upkeep of metrics")),
+        () = keep_histograms(&metrics) => Err(RunError::Uninvited("the upkeep of metrics")),
     }
 }
 
+/// Serves the API until the stop, then waits up to `grace` for its requests and its appends.
+async fn serve_api(
+    api: Option<ApiServer>,
+    health: &Health,
+    grace: Duration,
+) -> Result<Drained, RunError> {
+    let Some(api) = api else { return Ok(Drained::Whole) };
+    let state = api.state();
+    let drained = api.serve(health, grace).await;
+    if let Some(events) = state.events() {
+        // For a client that did not wait for its response.
+        let _ = tokio::time::timeout(grace, events.close()).await;
+    }
+    Ok(drained)
+}
+
+async fn keep_histograms(metrics: &PrometheusHandle) {
+    loop {
+        tokio::time::sleep(UPKEEP_INTERVAL).await;
+        metrics.run_upkeep();
+    }
+}
+
+/// The life of an instance: waits for MongoDB, announces itself, works until the stop or until a part
+/// ends, and signs off.
 async fn work(
     plan: &Resolved,
     name: &WantedName,
@@ -131,9 +136,30 @@ async fn work(
     api: Option<Api>,
     stop: &CancellationToken,
 ) -> Result<(), RunError> {
-    let instance = InstanceId::fresh();
+    let id = InstanceId::fresh();
+    report_start(plan, id);
+    let prepared = tokio::select! {
+        prepared = prepare(plan, id, name, health) => prepared?,
+        () = stop.cancelled() => return Ok(()),
+    };
+    // All checks that can fail are complete before this instance announces itself.
+    let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
+    let instance = Instance::start(plan, id, prepared, stop);
+    watch_store(health, instance.heartbeat.pulse());
+    if let Some(api) = api {
+        api.open(instance.services(plan));
+    }
+    if plan.relay.enabled {
+        relay(plan, instance, sinks, health, blocked, stop).await
+    } else {
+        serve_only(instance, stop).await
+    }
+}
+
+/// Logs the start, and registers the series: they exist even while MongoDB is unreachable.
+fn report_start(plan: &Resolved, id: InstanceId) {
     info!(
-        %instance,
+        instance = %id,
         version = env!("CARGO_PKG_VERSION"),
         mongo = %plan.mongo,
         database = plan.database,
@@ -143,190 +169,71 @@ async fn work(
         "starting"
     );
     if plan.relay.enabled {
-        // Counters exist from the start, even while MongoDB is unreachable.
         RelayMetrics::new(plan.sinks.keys().map(SinkName::as_str));
     }
     if plan.events_enabled {
         AppendMetrics::new();
     }
     store_up(false);
-    let starting = async {
-        let collections = until_reached(plan, health).await?;
-        let context = Context::new(collections.client().clone(), plan.context.clone());
-        if plan.events_enabled {
-            until_guarded(plan, &context, health).await?;
-        }
-        until_schema(plan, &collections, health).await?;
-        // A separate client: slow reads of the API must not delay heartbeats and leases.
-        let own = connect::relay_client(&plan.mongo).await.map_err(RunError::Mongo)?;
-        let protocol = collections.through(own);
-        let held =
-            if plan.relay.enabled { until_named(&protocol, instance, name).await? } else { None };
-        Ok::<_, RunError>((collections, protocol, context, held))
+}
+
+/// Lives without a relay: for the API alone.
+async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<(), RunError> {
+    info!("relay.enabled = false: nothing is relayed");
+    let ended = tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        _ = &mut instance.beating => Err(RunError::Uninvited("the heartbeat")),
+        () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
     };
-    let (collections, protocol, context, held) = tokio::select! {
-        started = starting => started?,
-        () = stop.cancelled() => return Ok(()),
-    };
-    // All checks that can fail are complete before this instance announces itself.
-    let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
-    let wake = Wakeup::default();
-    let events = plan
-        .events_enabled
-        .then(|| EventStore::with_wakeup(context, collections.clone(), wake.clone()));
-    let broken = async {
-        match &events {
-            Some(events) => events.broken().await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut broken = std::pin::pin!(broken);
-    let (name, predecessor) = match held {
-        Some(HeldName { name, predecessor }) => (Some(name), predecessor),
-        None => (None, None),
-    };
-    let keeper = name.clone().map(|name| {
-        let keeping = names::answer_questions(protocol.clone(), name, instance);
-        // A task: new instances must not wait for other work of this process.
-        AbortOnDropHandle::new(tokio::spawn(keeping))
-    });
-    let mut keeping_name = std::pin::pin!(kept(keeper));
-    let owner = OwnerId::new(instance);
-    let profile = InstanceInfo { name: name.clone(), ..plan.profile.clone() };
-    let heartbeat = Heartbeat::new(
-        protocol.clone(),
-        instance,
-        owner.clone(),
-        profile,
-        plan.partitions.heartbeat,
-    );
-    let mut beating = tokio::spawn(heartbeat.clone().run(stop.clone()));
-    let deadline = tokio::spawn(deadline(stop.clone(), plan.relay.shutdown_timeout));
-    watch_store(health, heartbeat.pulse());
-    if let Some(api) = api {
-        api.open(Services {
-            collections: collections.clone(),
-            fleet: Fleet::new(collections.clone(), plan.partitions.stale_after),
-            events: events.clone(),
-            wake: plan.relay.enabled.then(|| wake.clone()),
-        });
-    }
-    if !plan.relay.enabled {
-        info!("relay.enabled = false: nothing is relayed");
-        let ended = tokio::select! {
-            () = stop.cancelled() => Ok(()),
-            _ = beating => Err(RunError::Uninvited("the heartbeat")),
-            () = &mut broken => Err(RunError::Uninvited(LANE)),
-        };
-        // (No records are drained: there is time.)
-        sign_off(&heartbeat, None, Instant::now() + SHUTDOWN_GRACE).await;
-        return ended;
-    }
-    let (owned_sender, owned) = watch::channel(OwnedPartitions::default());
-    let follower = || Follower::new(protocol.clone(), wake.clone());
-    let follower = plan.relay.follow.then(follower);
-    let suspension = SuspensionDetector::new();
-    let parts = RelayParts {
-        settings: plan.relay.clone(),
-        collections: protocol.clone(),
-        owner,
-        router: plan.router.clone(),
-        sinks,
-        owned,
-        wakeup: wake,
-        delete_done: plan.schema.retention.is_zero(),
-        suspension: suspension.clone(),
-        predecessor,
-    };
-    let relay = Relay::new(parts, stop.clone());
-    watch_relay(health, heartbeat.pulse(), &relay);
-    let fleet = Fleet::new(protocol.clone(), plan.partitions.stale_after);
-    let (assigned, partitions) = watch::channel(AssignedPartitions::default());
-    let context = relay.context();
-    blocked.set(move |key, limit| RelayReport::new(&context).blocked_keys(key, limit));
-    let context = relay.context();
-    heartbeat.report_state(move || RelayReport::new(&context).state());
-    let context = relay.context();
-    let in_flight = move || context.state.key_table.partitions_in_flight();
-    let coordinator = Coordinator::new(
-        fleet,
-        instance,
-        plan.partitions.clone(),
-        heartbeat.clone(),
-        assigned,
-        in_flight,
-    );
+    // (No records are drained: there is time.)
+    instance.leave(Instant::now() + SHUTDOWN_GRACE).await;
+    ended
+}
+
+/// Relays until the stop or until a part ends, then ends the parts in order.
+async fn relay(
+    plan: &Resolved,
+    mut instance: Instance,
+    sinks: BTreeMap<String, AnySink>,
+    health: &Health,
+    blocked: &BlockedKeys,
+    stop: &CancellationToken,
+) -> Result<(), RunError> {
+    let RelayComponents { relay, follower, coordinator, assigned, suspension, owned } =
+        RelayComponents::new(plan, &instance, sinks, stop);
+    watch_relay(health, instance.heartbeat.pulse(), &relay);
+    report(&relay, blocked, &instance.heartbeat);
     watch_partitions(health, coordinator.status());
     let drained = CancellationToken::new();
-    let (beats, stopping, ending) = (heartbeat.clone(), stop.clone(), drained.clone());
-    let replacing = name.clone().map(|name| (protocol.clone(), name));
-    let mut coordinating = tokio::spawn(async move {
-        // Other instances see this one before its predecessor is gone, so that none claims the
-        // partitions between the two.
-        if let Some((collections, name)) = replacing {
-            tokio::select! {
-                () = remove_predecessors(&collections, &name, instance, &beats) => {}
-                () = stopping.cancelled() => {}
-            }
-        }
-        coordinator.run(stopping, ending).await
-    });
+    let mut coordinating =
+        tokio::spawn(instance.coordinate(coordinator, stop.clone(), drained.clone()));
+    watch_sinks(health, plan.sinks.keys(), &relay);
+    watch_draining(health, stop);
+    let inspector = Inspector::new(instance.collections.clone());
+    let counting = survey(inspector, instance.heartbeat.pulse(), assigned.clone());
     let stale_after = plan.partitions.stale_after;
     let keeping =
-        owned::keep_updated(partitions.clone(), &heartbeat, &suspension, stale_after, owned_sender);
-    for name in plan.sinks.keys() {
-        let (context, name) = (relay.context(), name.as_str().to_owned());
-        let part = format!("sink {name}");
-        health.watch(&part, move || match context.sinks.get(&name) {
-            Some(handle) => match handle.circuit.trouble() {
-                Some(down) => HealthPart::degraded(down.detail),
-                None => confirming(&handle.destinations.open()),
-            },
-            None => HealthPart::ok(),
-        });
-    }
-    let draining = stop.clone();
-    health.watch("relay", move || {
-        if draining.is_cancelled() {
-            HealthPart::down("draining: what is in flight is settled or released")
-        } else {
-            HealthPart::ok()
-        }
-    });
-    let counting = survey(Inspector::new(collections), heartbeat.pulse(), partitions);
-    let following = async {
-        match follower {
-            Some(follower) => {
-                watch_following(health, follower.status());
-                // A task: what wakes the relay must not wait for it.
-                let following = tokio::spawn(follower.run(stop.clone()));
-                let _ = following.await;
-            }
-            None => std::future::pending().await,
-        }
-    };
+        owned::keep_updated(assigned, &instance.heartbeat, &suspension, stale_after, owned);
     let ended = tokio::select! {
         ended = relay.run() => ended.map_err(RunError::from),
-        _ = &mut beating => Err(RunError::Uninvited("the heartbeat")),
+        _ = &mut instance.beating => Err(RunError::Uninvited("the heartbeat")),
         _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
-        replaced = &mut keeping_name => Err(RunError::Replaced(replaced)),
-        () = broken => Err(RunError::Uninvited(LANE)),
+        replaced = until_replaced(&mut instance.name_keeper) => Err(RunError::Replaced(replaced)),
+        () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
-        () = following => Err(RunError::Uninvited("the follower of the change stream")),
+        () = follow(follower, health, stop) => {
+            Err(RunError::Uninvited("the follower of the change stream"))
+        }
     };
     if let Err(RunError::Replaced(_)) = &ended {
         // Other instances must not wait until it is stale.
-        sign_off(&heartbeat, None, Instant::now()).await;
+        instance.leave(Instant::now()).await;
     } else if stop.is_cancelled() {
         drained.cancel();
         // It logs its own failures.
         let _ = coordinating.await;
-        if let Ok(deadline) = deadline.await {
-            // It would take the name again.
-            keeping_name.set(kept(None));
-            sign_off(&heartbeat, name.map(|name| (protocol, name, instance)), deadline).await;
-        }
+        instance.sign_off().await;
     }
     if ended.is_ok() {
         info!("stopped: everything in flight was settled or released");
@@ -334,60 +241,21 @@ async fn work(
     ended
 }
 
-/// Time for a shutdown beyond `relay.shutdown_timeout`; the chart gives a pod as much.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-
-/// Time limit to release the name of the instance.
-const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Resolves at a stop with the deadline of the shutdown.
-async fn deadline(stop: CancellationToken, shutdown_timeout: Duration) -> Instant {
-    stop.cancelled().await;
-    Instant::now() + shutdown_timeout + SHUTDOWN_GRACE
+/// Gives the relay's report to `/blocked-keys` and to the heartbeat.
+fn report(relay: &Relay<AnySink>, blocked: &BlockedKeys, heartbeat: &Heartbeat) {
+    let context = relay.context();
+    blocked.set(move |key, limit| RelayReport::new(&context).blocked_keys(key, limit));
+    let context = relay.context();
+    heartbeat.report_state(move || RelayReport::new(&context).state());
 }
 
-/// Removes this instance's document and releases its name. A failure does not fail the shutdown.
-async fn sign_off(
-    heartbeat: &Heartbeat,
-    held: Option<(Collections, String, InstanceId)>,
-    deadline: Instant,
-) {
-    // (The next holder takes it over if MongoDB does not respond.)
-    if let Some((collections, name, instance)) = held.filter(|_| heartbeat.is_alive())
-        && let Err(error) =
-            names::release_name(&collections, &name, instance, GIVE_UP_TIMEOUT).await
-    {
-        debug!(error = chain(&error), "the name of this instance was not given up");
-    }
-    if let Err(error) = heartbeat.leave(deadline).await {
-        warn!(error = chain(&error), "this instance was not signed off: it will go stale");
-    }
-}
-
-/// Resolves when another instance holds the name of this one; never where it has none.
-async fn kept(keeper: Option<AbortOnDropHandle<Replaced>>) -> Replaced {
-    if let Some(keeper) = keeper
-        && let Ok(replaced) = keeper.await
-    {
-        return replaced;
-    }
-    std::future::pending().await
-}
-
-/// Removes the documents of earlier holders of this name once this instance has its own.
-async fn remove_predecessors(
-    collections: &Collections,
-    name: &str,
-    instance: InstanceId,
-    heartbeat: &Heartbeat,
-) {
-    let mut pulse = heartbeat.pulse();
-    // The heartbeat runs until the process ends.
-    let _ = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await;
-    if let Err(error) = names::remove_predecessors(collections, name, instance).await {
-        // They become stale.
-        warn!(error = chain(&error), "failed to remove the predecessor of this instance");
-    }
+/// Follows the change stream; never returns without a follower.
+async fn follow(follower: Option<Follower>, health: &Health, stop: &CancellationToken) {
+    let Some(follower) = follower else { return std::future::pending().await };
+    watch_following(health, follower.status());
+    // A task: what wakes the relay must not wait for it.
+    let following = tokio::spawn(follower.run(stop.clone()));
+    let _ = following.await;
 }
 
 /// Builds the sinks by name.

@@ -1,8 +1,10 @@
 //! Reports the state of each part to `/readyz`.
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::change_stream::FollowerStatus;
+use crate::ids::SinkName;
 use crate::ops::{Health, HealthPart};
 use crate::partition::coordinator::CoordinatorStatus;
 use crate::partition::heartbeat::Pulse;
@@ -33,8 +35,27 @@ fn store(pulse: &Pulse) -> HealthPart {
     }
 }
 
+/// Each sink is a part of its own.
+pub(super) fn watch_sinks<'a>(
+    health: &Health,
+    names: impl Iterator<Item = &'a SinkName>,
+    relay: &Relay<AnySink>,
+) {
+    for name in names {
+        let (context, name) = (relay.context(), name.as_str().to_owned());
+        let part = format!("sink {name}");
+        health.watch(&part, move || match context.sinks.get(&name) {
+            Some(handle) => match handle.circuit.trouble() {
+                Some(down) => HealthPart::degraded(down.detail),
+                None => confirming(&handle.destinations.open()),
+            },
+            None => HealthPart::ok(),
+        });
+    }
+}
+
 /// Returns the state of a sink that is up.
-pub(super) fn confirming(paused: &[OpenDestination]) -> HealthPart {
+fn confirming(paused: &[OpenDestination]) -> HealthPart {
     let Some(first) = paused.first() else { return HealthPart::ok() };
     let Address { destination, key } = &first.destination;
     let key = key.as_ref().map(|key| format!(" ({key:?})")).unwrap_or_default();
@@ -46,6 +67,18 @@ pub(super) fn confirming(paused: &[OpenDestination]) -> HealthPart {
     HealthPart::degraded(format!(
         "destination {destination:?}{key} does not confirm{others}: {cause}"
     ))
+}
+
+/// The relay is down from the stop on.
+pub(super) fn watch_draining(health: &Health, stop: &CancellationToken) {
+    let stop = stop.clone();
+    health.watch("relay", move || {
+        if stop.is_cancelled() {
+            HealthPart::down("draining: what is in flight is settled or released")
+        } else {
+            HealthPart::ok()
+        }
+    });
 }
 
 pub(super) fn watch_following(health: &Health, following: watch::Receiver<FollowerStatus>) {

@@ -13,7 +13,7 @@ use crate::outbox::collections::Collections;
 use crate::partition::names::{self, HeldName, NameError, WantedName};
 use crate::run::error::RunError;
 use crate::schema::access::{Access, Part as Allowed, Wanted, access};
-use crate::schema::{self, SchemaError, SchemaOptions};
+use crate::schema::{self, SchemaError};
 use crate::store::StoreError;
 use crate::store::connect::{self, Topology};
 use crate::telemetry::chain;
@@ -21,45 +21,74 @@ use crate::telemetry::chain;
 /// Minimum and maximum pause between tries to reach MongoDB at start.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// Waits for MongoDB without a limit, unless it refuses permanently.
-pub(super) async fn until_reached(
+/// What a start yields.
+pub(super) struct Prepared {
+    /// The outbox through the client of the API.
+    pub(super) collections: Collections,
+    /// The outbox through a client of its own: slow reads of the API must not delay heartbeats and
+    /// leases.
+    pub(super) protocol: Collections,
+    /// The databases of the append path.
+    pub(super) context: Context,
+    /// The name of this instance; a relay has one, unless MongoDB refuses it.
+    pub(super) name: Option<HeldName>,
+}
+
+/// Waits for MongoDB, for databases that are this context's, for the schema and for a name.
+///
+/// # Errors
+///
+/// [`RunError`]: what waiting does not change.
+pub(super) async fn prepare(
     plan: &Resolved,
+    instance: InstanceId,
+    name: &WantedName,
     health: &Health,
-) -> Result<Collections, RunError> {
+) -> Result<Prepared, RunError> {
+    let collections = until_reached(plan, health).await?;
+    let context = Context::new(collections.client().clone(), plan.context.clone());
+    if plan.events_enabled {
+        until_guarded(plan, &context, health).await?;
+    }
+    until_schema(plan, &collections, health).await?;
+    let own = connect::relay_client(&plan.mongo).await.map_err(RunError::Mongo)?;
+    let protocol = collections.through(own);
+    let name =
+        if plan.relay.enabled { until_named(&protocol, instance, name).await? } else { None };
+    Ok(Prepared { collections, protocol, context, name })
+}
+
+/// Waits for MongoDB without a limit, unless it refuses permanently.
+async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, RunError> {
     let mut pause = RETRY_PAUSE.0;
     loop {
         match reach(plan).await {
             Ok((.., Access::Lacking(lacking))) => return Err(RunError::Lacking { lacking }),
             Ok((client, topology, _)) => {
                 let collections = Collections::new(client, &plan.database, &plan.prefix);
-                if topology == Topology::Standalone && plan.events_enabled {
-                    return Err(RunError::Standalone);
-                }
-                if topology == Topology::Standalone {
-                    warn!(
-                        "MongoDB is a standalone server: what an application writes there beside a \
-                         record is in no transaction with it, and polling is the only way to find \
-                         it; a replica set of one member will do (mongod --replSet, rs.initiate())"
-                    );
-                    return Ok(collections.standalone());
-                }
-                if topology == Topology::Sharded {
-                    return Ok(collections.sharded());
-                }
-                return Ok(collections);
+                return match topology {
+                    Topology::Standalone if plan.events_enabled => Err(RunError::Standalone),
+                    Topology::Standalone => {
+                        warn!(
+                            "MongoDB is a standalone server: what an application writes there beside a \
+                             record is in no transaction with it, and polling is the only way to find \
+                             it; a replica set of one member will do (mongod --replSet, rs.initiate())"
+                        );
+                        Ok(collections.standalone())
+                    }
+                    Topology::Sharded => Ok(collections.sharded()),
+                    Topology::ReplicaSet(_) => Ok(collections),
+                };
             }
             Err(error) if error.is_refusal() => return Err(RunError::Refused(error)),
-            Err(error) if error.is_permanent() => {
-                return Err(RunError::Mongo(error));
-            }
+            Err(error) if error.is_permanent() => return Err(RunError::Mongo(error)),
             Err(error) => {
                 let detail = chain(&error);
                 warn!(error = detail, retry_in = ?pause, "MongoDB is not reached");
                 health.set("store", HealthPart::down(detail));
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSE.1);
+        wait(&mut pause).await;
     }
 }
 
@@ -77,13 +106,13 @@ async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError
 
 /// Checks until it succeeds that the databases of the append path belong to this context or to
 /// none. Missing privileges are reported, and the relay starts all the same.
-pub(super) async fn until_guarded(
+async fn until_guarded(
     plan: &Resolved,
     context: &Context,
     health: &Health,
 ) -> Result<(), RunError> {
     let mut lacks = false;
-    let mut looking = async || {
+    let looking = async || {
         if !lacks {
             let wanted = Wanted::by(plan, Allowed::Append);
             let access = access(&context.client().database("admin"), &wanted).await?;
@@ -94,32 +123,17 @@ pub(super) async fn until_guarded(
             }
         }
         match context.guard().await {
-            Err(SchemaError::Store(error)) if lacks && error.is_refusal() => Ok(()),
-            guarded => guarded,
+            Err(SchemaError::Store(error)) if lacks && error.is_refusal() => Ok(None),
+            guarded => guarded.map(|()| None),
         }
     };
-    let mut pause = RETRY_PAUSE.0;
-    loop {
-        let detail = match looking().await {
-            Ok(()) => return Ok(()),
-            Err(SchemaError::Store(error)) if error.is_refusal() => {
-                return Err(RunError::Refused(error));
-            }
-            Err(error) if error.is_permanent() => {
-                return Err(RunError::Context(error));
-            }
-            Err(error) => chain(&error),
-        };
-        warn!(detail, retry_in = ?pause, "whose databases they are is not known");
-        health.set("store", HealthPart::down(detail));
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSE.1);
-    }
+    let unverified = "whose databases they are is not known";
+    until_done(health, "store", unverified, RunError::Context, looking).await
 }
 
 /// Takes a name for this instance, and waits for MongoDB without a limit. `None` if MongoDB
 /// refuses: the instance works without a name.
-pub(super) async fn until_named(
+async fn until_named(
     collections: &Collections,
     instance: InstanceId,
     wanted: &WantedName,
@@ -146,57 +160,74 @@ pub(super) async fn until_named(
             }
             Err(error) => return Err(RunError::Name(error)),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSE.1);
+        wait(&mut pause).await;
     }
 }
 
 /// Creates or verifies the schema, until it exists.
-pub(super) async fn until_schema(
+async fn until_schema(
     plan: &Resolved,
     collections: &Collections,
     health: &Health,
 ) -> Result<(), RunError> {
-    let options = plan.schema;
+    let unverified = "the schema is not verified";
+    until_done(health, "schema", unverified, RunError::Schema, || once(plan, collections)).await?;
+    health.set("schema", HealthPart::ok());
+    Ok(())
+}
+
+/// Tries until `attempt` returns no difference. Meanwhile `part` is down, and the log says what is
+/// `unverified`.
+///
+/// # Errors
+///
+/// MongoDB refuses it, or it is `unusable`.
+async fn until_done(
+    health: &Health,
+    part: &str,
+    unverified: &str,
+    unusable: fn(SchemaError) -> RunError,
+    mut attempt: impl AsyncFnMut() -> Result<Option<String>, SchemaError>,
+) -> Result<(), RunError> {
     let mut pause = RETRY_PAUSE.0;
     loop {
-        let detail = match once(plan, collections, &options).await {
-            Ok(None) => {
-                health.set("schema", HealthPart::ok());
-                return Ok(());
-            }
-            Ok(Some(differences)) => format!(
-                "the schema differs ({differences}); run `postrider schema apply`, or set \
-                 outbox.auto_init_schema = true"
-            ),
+        let detail = match attempt().await {
+            Ok(None) => return Ok(()),
+            Ok(Some(difference)) => difference,
             Err(SchemaError::Store(error)) if error.is_refusal() => {
                 return Err(RunError::Refused(error));
             }
-            Err(error) if error.is_permanent() => {
-                return Err(RunError::Schema(error));
-            }
+            Err(error) if error.is_permanent() => return Err(unusable(error)),
             Err(error) => chain(&error),
         };
-        warn!(detail, retry_in = ?pause, "the schema is not verified");
-        health.set("schema", HealthPart::down(detail));
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSE.1);
+        warn!(detail, retry_in = ?pause, "{unverified}");
+        health.set(part, HealthPart::down(detail));
+        wait(&mut pause).await;
     }
 }
 
-async fn once(
-    plan: &Resolved,
-    collections: &Collections,
-    options: &SchemaOptions,
-) -> Result<Option<String>, SchemaError> {
+/// Waits, and lengthens the next pause.
+async fn wait(pause: &mut Duration) {
+    tokio::time::sleep(*pause).await;
+    *pause = (*pause * 2).min(RETRY_PAUSE.1);
+}
+
+/// Creates the schema or verifies it, and returns what differs.
+async fn once(plan: &Resolved, collections: &Collections) -> Result<Option<String>, SchemaError> {
     if plan.auto_init_schema {
-        let applied = schema::apply(collections, options).await?;
+        let applied = schema::apply(collections, &plan.schema).await?;
         if applied != schema::Applied::default() {
             info!(collections = ?applied.collections, indexes = ?applied.indexes, "schema applied");
         }
         return Ok(None);
     }
-    let differences = schema::verify(collections, options).await?;
+    let differences = schema::verify(collections, &plan.schema).await?;
     let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    Ok((!lines.is_empty()).then(|| lines.join("; ")))
+    Ok((!lines.is_empty()).then(|| {
+        format!(
+            "the schema differs ({}); run `postrider schema apply`, or set \
+             outbox.auto_init_schema = true",
+            lines.join("; ")
+        )
+    }))
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tracing::{Span, debug_span};
 use uuid::Uuid;
 
-use crate::names::{AggregateId, AggregateName};
+use crate::names::{AggregateId, AggregateKey, AggregateName};
 
 /// One append: the events of one command in one aggregate.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,6 +120,10 @@ impl Append {
     /// The same append, if the aggregate has the expected version.
     pub fn expecting(self, expected: Expected) -> Self {
         Self { expected, ..self }
+    }
+
+    pub(crate) fn aggregate(&self) -> AggregateKey {
+        (self.name.clone(), self.id.clone())
     }
 
     /// The span of this append in the log.

@@ -2,17 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::append::Expected;
-use crate::prepared::{AggregateKey, Place};
+use crate::append::Append;
+use crate::names::AggregateKey;
+use crate::prepared::Place;
 use crate::version_cache::{Cached, LatestVersion, VersionCache};
-
-/// The part of an append that the decision depends on.
-#[derive(Clone, Debug)]
-pub(super) struct AppendIntent<'a> {
-    pub(super) aggregate: AggregateKey,
-    pub(super) request_id: &'a str,
-    pub(super) expected: Expected,
-}
 
 /// The next step for one append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,28 +31,28 @@ pub(super) enum Decision {
 /// before it is not in conflict yet: they may fail. A request that is in the group twice is written once,
 /// and the second one is answered as a replay.
 pub(super) fn decide(
-    intents: &[AppendIntent<'_>],
+    appends: &[&Append],
     cache: &VersionCache,
     now: i64,
     first_aggregate_only: bool,
 ) -> Vec<Decision> {
-    let mut planned: HashMap<&AggregateKey, LatestVersion> = HashMap::new();
-    let mut requests: HashSet<(&AggregateKey, &str)> = HashSet::new();
-    let mut decisions = Vec::with_capacity(intents.len());
-    for intent in intents {
-        let aggregate = &intent.aggregate;
-        let is_excluded = first_aggregate_only && *aggregate != intents[0].aggregate;
-        if is_excluded || !requests.insert((aggregate, intent.request_id)) {
+    let mut planned: HashMap<AggregateKey, LatestVersion> = HashMap::new();
+    let mut requests: HashSet<(AggregateKey, &str)> = HashSet::new();
+    let mut decisions = Vec::with_capacity(appends.len());
+    for append in appends {
+        let aggregate = append.aggregate();
+        let is_excluded = first_aggregate_only && aggregate != appends[0].aggregate();
+        if is_excluded || !requests.insert((aggregate.clone(), append.request_id.as_str())) {
             decisions.push(Decision::Wait);
             continue;
         }
-        let before = planned.get(aggregate).copied();
-        let (latest, is_sure) = match (before, cache.get(aggregate)) {
+        let before = planned.get(&aggregate).copied();
+        let (latest, is_sure) = match (before, cache.get(&aggregate)) {
             (Some(latest), _) => (latest, false),
             (None, Cached::Fresh(latest)) => (latest, true),
             (None, Cached::Stale(latest)) => (latest, false),
             // Mostly right for a first append; else the unique index refuses it.
-            (None, Cached::Missing) if intent.expected.is_none() => {
+            (None, Cached::Missing) if append.expected.is_none() => {
                 (LatestVersion::default(), false)
             }
             (None, Cached::Missing) => {
@@ -67,7 +60,7 @@ pub(super) fn decide(
                 continue;
             }
         };
-        decisions.push(if intent.expected.fits(latest.version) {
+        decisions.push(if append.expected.fits(latest.version) {
             // Times never decrease within an aggregate, even if clocks do.
             let create_time = now.max(latest.create_time);
             let place = Place { version: latest.version + 1, create_time };
@@ -89,6 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::append::Expected;
     use crate::names::{AggregateId, AggregateName};
 
     const NOW: i64 = 100;
@@ -97,8 +91,13 @@ mod tests {
         (AggregateName::new("a").unwrap(), AggregateId::new(id).unwrap())
     }
 
-    fn intent<'a>(id: &str, request_id: &'a str, expected: Expected) -> AppendIntent<'a> {
-        AppendIntent { aggregate: aggregate(id), request_id, expected }
+    fn append(id: &str, request_id: &str, expected: Expected) -> Append {
+        let (name, id) = aggregate(id);
+        Append::new(name, id, request_id, vec![]).expecting(expected)
+    }
+
+    fn decided(appends: &[Append], cache: &VersionCache, first_only: bool) -> Vec<Decision> {
+        decide(&appends.iter().collect::<Vec<_>>(), cache, NOW, first_only)
     }
 
     fn cached(fresh: &[(&str, i64)]) -> VersionCache {
@@ -116,42 +115,42 @@ mod tests {
 
     #[test]
     fn appends_to_one_aggregate_are_numbered_in_order() {
-        let intents = [
-            intent("1", "a", Expected::Any),
-            intent("2", "a", Expected::None),
-            intent("1", "b", Expected::Exact(4)),
-            intent("1", "c", Expected::Exists),
+        let appends = [
+            append("1", "a", Expected::Any),
+            append("2", "a", Expected::None),
+            append("1", "b", Expected::Exact(4)),
+            append("1", "c", Expected::Exists),
         ];
 
-        let next = decide(&intents, &cached(&[("1", 3)]), NOW, false);
+        let next = decided(&appends, &cached(&[("1", 3)]), false);
 
         assert_eq!(next, [goes(4), goes(1), goes(5), goes(6)]);
     }
 
     #[test]
     fn append_waits_when_earlier_ones_change_its_version() {
-        let intents = [intent("1", "a", Expected::Exact(3)), intent("1", "b", Expected::Exact(3))];
+        let appends = [append("1", "a", Expected::Exact(3)), append("1", "b", Expected::Exact(3))];
 
-        let next = decide(&intents, &cached(&[("1", 3)]), NOW, false);
+        let next = decided(&appends, &cached(&[("1", 3)]), false);
 
         assert_eq!(next, [goes(4), Decision::Wait]);
     }
 
     #[test]
     fn request_is_written_once_when_it_is_queued_twice() {
-        let intents = [intent("1", "a", Expected::Any), intent("1", "a", Expected::Any)];
+        let appends = [append("1", "a", Expected::Any), append("1", "a", Expected::Any)];
 
-        assert_eq!(decide(&intents, &cached(&[("1", 0)]), NOW, false), [goes(1), Decision::Wait]);
+        assert_eq!(decided(&appends, &cached(&[("1", 0)]), false), [goes(1), Decision::Wait]);
     }
 
     #[test]
     fn conflict_needs_a_version_read_for_this_group() {
         let mut cache = cached(&[("1", 3)]);
-        let intents = [intent("1", "a", Expected::Exact(9)), intent("2", "a", Expected::Exists)];
+        let appends = [append("1", "a", Expected::Exact(9)), append("2", "a", Expected::Exists)];
 
-        let fresh = decide(&intents, &cache, NOW, false);
+        let fresh = decided(&appends, &cache, false);
         cache.begin_group();
-        let earlier = decide(&intents, &cache, NOW, false);
+        let earlier = decided(&appends, &cache, false);
 
         assert_eq!(fresh, [Decision::Conflict { actual: 3 }, Decision::ReadFirst]);
         assert_eq!(earlier, [Decision::ReadFirst, Decision::ReadFirst]);
@@ -162,16 +161,16 @@ mod tests {
         let mut cache = cached(&[]);
         cache.insert(aggregate("1"), LatestVersion { version: 1, create_time: NOW + 5 });
 
-        let next = decide(&[intent("1", "a", Expected::Any)], &cache, NOW, false);
+        let next = decided(&[append("1", "a", Expected::Any)], &cache, false);
 
         assert_eq!(next, [Decision::Write(Place { version: 2, create_time: NOW + 5 })]);
     }
 
     #[test]
     fn appends_to_other_aggregates_wait_when_excluded() {
-        let intents = [intent("1", "a", Expected::None), intent("2", "a", Expected::None)];
+        let appends = [append("1", "a", Expected::None), append("2", "a", Expected::None)];
 
-        assert_eq!(decide(&intents, &cached(&[]), NOW, true), [goes(1), Decision::Wait]);
+        assert_eq!(decided(&appends, &cached(&[]), true), [goes(1), Decision::Wait]);
     }
 
     fn expected() -> impl Strategy<Value = Expected> {
@@ -192,32 +191,31 @@ mod tests {
             versions in prop::collection::vec(0_i64..4, 3),
             alone in any::<bool>(),
         ) {
-            let names: Vec<(String, String)> =
-                asked.iter().map(|(id, request, _)| (id.to_string(), request.to_string())).collect();
-            let intents: Vec<AppendIntent<'_>> = names
+            let appends: Vec<Append> = asked
                 .iter()
-                .zip(&asked)
-                .map(|((id, request), (.., expected))| intent(id, request, *expected))
+                .map(|(id, request, expected)| {
+                    append(&id.to_string(), &request.to_string(), *expected)
+                })
                 .collect();
             let known: Vec<(String, i64)> =
                 versions.iter().enumerate().map(|(id, version)| (id.to_string(), *version)).collect();
             let known: Vec<(&str, i64)> =
                 known.iter().map(|(id, version)| (id.as_str(), *version)).collect();
 
-            let next = decide(&intents, &cached(&known), NOW, alone);
+            let next = decided(&appends, &cached(&known), alone);
 
-            let mut at: HashMap<&AggregateKey, i64> = HashMap::new();
-            for (intent, next) in intents.iter().zip(&next) {
-                let id: usize = intent.aggregate.1.as_str().parse().unwrap();
-                let version = at.entry(&intent.aggregate).or_insert(versions[id]);
+            let mut at: HashMap<AggregateKey, i64> = HashMap::new();
+            for (append, next) in appends.iter().zip(&next) {
+                let id: usize = append.id.as_str().parse().unwrap();
+                let version = at.entry(append.aggregate()).or_insert(versions[id]);
                 match next {
                     Decision::Write(place) => {
-                        prop_assert!(intent.expected.fits(*version));
+                        prop_assert!(append.expected.fits(*version));
                         prop_assert_eq!(place.version, *version + 1);
                         *version = place.version;
                     }
                     Decision::Conflict { actual } => {
-                        prop_assert!(!intent.expected.fits(*actual));
+                        prop_assert!(!append.expected.fits(*actual));
                         prop_assert_eq!(*actual, versions[id]);
                     }
                     Decision::ReadFirst => prop_assert!(false, "everything is known"),

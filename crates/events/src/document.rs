@@ -1,7 +1,7 @@
-//! Documents of users by serde.
+//! Documents of users by serde, and optional fields of ours.
 
 use bson::Document;
-use bson::raw::RawDocumentBuf;
+use bson::raw::{CStr, RawDocumentBuf};
 use postrider_outbox::shown;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -18,5 +18,12 @@ pub(crate) fn as_json<S: Serializer>(document: &Document, to: S) -> Result<S::Ok
         to.collect_map(document.iter().map(|(name, value)| (name, shown::value(value))))
     } else {
         document.serialize(to)
+    }
+}
+
+/// Appends a text that may be absent.
+pub(crate) fn append_text(document: &mut RawDocumentBuf, field: &CStr, text: Option<&String>) {
+    if let Some(text) = text {
+        document.append(field, text.as_str());
     }
 }

@@ -20,13 +20,14 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::append::Appended;
+use crate::append::{Append, Appended};
 use crate::context::Context;
-use crate::decide::{AppendIntent, Decision, decide};
+use crate::decide::{Decision, decide};
 use crate::error::AppendError;
 use crate::lookup::{self, PriorAppend};
 use crate::metrics::AppendMetrics;
-use crate::prepared::{AggregateKey, Place, PreparedAppend};
+use crate::names::AggregateKey;
+use crate::prepared::{Place, PreparedAppend};
 use crate::transaction::{RefusedBy, TransactionOutcome, backoff, end, write};
 use crate::version_cache::{Cached, LatestVersion, VersionCache};
 
@@ -152,14 +153,14 @@ impl Lane {
     ) -> Result<(), RoundFailure> {
         self.read_versions(group).await?;
         let now = self.now().await?;
-        let intents: Vec<AppendIntent<'_>> = group.iter().map(intent).collect();
-        let decisions = decide(&intents, &self.versions, now, one_aggregate);
+        let appends: Vec<&Append> = group.iter().map(|queued| &queued.append.append).collect();
+        let decisions = decide(&appends, &self.versions, now, one_aggregate);
         let (mut writes, mut conflicts) = (Vec::new(), Vec::new());
         for (at, decision) in decisions.into_iter().enumerate() {
             match decision {
                 Decision::Write(place) => writes.push((at, place)),
                 Decision::Conflict { actual } => conflicts.push((at, Some(actual))),
-                Decision::ReadFirst => _ = self.invalidated.insert(intents[at].aggregate.clone()),
+                Decision::ReadFirst => _ = self.invalidated.insert(appends[at].aggregate()),
                 Decision::Wait => {}
             }
         }
@@ -341,15 +342,6 @@ impl Lane {
         self.parts.metrics.answered(queued.since, answer.as_ref());
         // The caller may be gone; what was appended stays.
         let _ = queued.answer.send(answer);
-    }
-}
-
-fn intent(queued: &QueuedAppend) -> AppendIntent<'_> {
-    let append = &queued.append.append;
-    AppendIntent {
-        aggregate: queued.append.aggregate(),
-        request_id: &append.request_id,
-        expected: append.expected,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reading events.
 
 use std::ops::RangeInclusive;
+use std::pin::pin;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, doc};
@@ -49,6 +50,11 @@ impl Range {
     pub fn times(times: RangeInclusive<i64>) -> Self {
         let (from, to) = times.into_inner();
         Self { from_time: Some(from), to_time: Some(to), ..Self::default() }
+    }
+
+    /// All events, of this tenant if one is given.
+    pub(crate) fn of_tenant(tenant: Option<&str>) -> Self {
+        Self { tenant_id: tenant.map(str::to_owned), ..Self::default() }
     }
 
     /// The invalid bounds.
@@ -107,8 +113,8 @@ impl EventStore {
         version: i64,
         tenant_id: Option<&str>,
     ) -> Result<Option<EventStream>, LoadError> {
-        let tenant_id = tenant_id.map(str::to_owned);
-        let range = Range { tenant_id, ..Range::versions(version..=version) };
+        let (from_version, to_version) = (Some(version), Some(version));
+        let range = Range { from_version, to_version, ..Range::of_tenant(tenant_id) };
         self.one(name, filter(id, &range)).await
     }
 
@@ -123,8 +129,7 @@ impl EventStore {
         id: &AggregateId,
         tenant_id: Option<&str>,
     ) -> Result<Option<EventStream>, LoadError> {
-        let range = Range { tenant_id: tenant_id.map(str::to_owned), ..Range::default() };
-        self.one(name, filter(id, &range)).await
+        self.one(name, filter(id, &Range::of_tenant(tenant_id))).await
     }
 
     /// Whether there is an append with this request id.
@@ -140,8 +145,7 @@ impl EventStore {
     ) -> Result<bool, LoadError> {
         let filter = doc! { AGGREGATE_ID: id.as_str(), REQUEST_ID: request_id };
         let found = self.find(name, filter, doc! {}, 1).await?;
-        let found: Vec<RawDocumentBuf> = found.try_collect().await?;
-        Ok(!found.is_empty())
+        Ok(pin!(found).try_next().await?.is_some())
     }
 
     /// Reads up to `limit` ids of aggregates behind `after`, in the order of their bytes.
@@ -175,8 +179,7 @@ impl EventStore {
         filter: Document,
     ) -> Result<Option<EventStream>, LoadError> {
         let found = self.find(name, filter, doc! { VERSION: -1 }, 1).await?;
-        let found: Vec<RawDocumentBuf> = found.try_collect().await?;
-        found.first().map(decode).transpose()
+        pin!(found).try_next().await?.as_ref().map(decode).transpose()
     }
 
     /// A limit of 0 is none.
@@ -192,7 +195,7 @@ impl EventStore {
         let streams = streams.clone_with_type::<RawDocumentBuf>();
         let finding =
             streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH_DOCUMENTS);
-        let cursor = within(ACTION, limits::BATCH_TIMEOUT, finding.into_future()).await?;
+        let cursor = within(ACTION, limits::BATCH_TIMEOUT, finding).await?;
         Ok(with_time_limit(cursor))
     }
 }

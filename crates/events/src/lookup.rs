@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::append::Appended;
 use crate::context::{CollectionKind, Context, RequestIds};
 use crate::integer::integral;
-use crate::names::AggregateName;
-use crate::prepared::{AggregateKey, PreparedAppend};
+use crate::names::{AggregateKey, AggregateName};
+use crate::prepared::PreparedAppend;
 use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, ID, REQUEST_ID, SIZE, VERSION};
 use crate::stream::record_ids;
 use crate::version_cache::LatestVersion;
@@ -34,7 +34,8 @@ pub(super) async fn latest_versions(
     reading.buffer_unordered(MAX_CONCURRENT_READS).try_collect().await
 }
 
-async fn latest_version(
+/// Reads the latest version of an aggregate, from a majority.
+pub(super) async fn latest_version(
     context: &Context,
     (name, id): &AggregateKey,
 ) -> Result<LatestVersion, StoreError> {
@@ -43,8 +44,7 @@ async fn latest_version(
         .find_one(doc! { AGGREGATE_ID: id.as_str() })
         .sort(doc! { VERSION: -1 })
         .projection(doc! { VERSION: 1, CREATE_TIME: 1 });
-    let found =
-        within("read an aggregate's version", limits::BATCH_TIMEOUT, finding.into_future()).await?;
+    let found = within("read an aggregate's version", limits::BATCH_TIMEOUT, finding).await?;
     Ok(found.map_or_else(LatestVersion::default, |found| LatestVersion {
         version: integer(&found, VERSION),
         create_time: integer(&found, CREATE_TIME),

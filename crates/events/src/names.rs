@@ -7,7 +7,7 @@ use std::sync::Arc;
 const MAX_NAME_CHARS: usize = 64;
 
 /// The longest id.
-const MAX_ID_CHARS: usize = 255;
+pub(crate) const MAX_ID_CHARS: usize = 255;
 
 /// The rule that a name or an id breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +87,9 @@ checked_text! {
     /// its events.
     AggregateId, check_id, "^[\\s\\S]{1,255}$", "o-1"
 }
+
+/// Identifies an aggregate of a context.
+pub(crate) type AggregateKey = (AggregateName, AggregateId);
 
 /// Checks the name of an aggregate or of prepare keys.
 ///

@@ -6,12 +6,10 @@ use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use uuid::Uuid;
 
 use crate::append::{Append, Appended, Expected, NewEvent};
+use crate::document::append_text;
 use crate::error::Flaw;
-use crate::names::{AggregateId, AggregateName};
+use crate::names::{self, AggregateKey, MAX_ID_CHARS};
 use crate::stream::{record_id, record_ids};
-
-/// The longest id of a request, command, tenant or owner, in characters: as an aggregate's.
-const MAX_ID_CHARS: usize = 255;
 
 /// The longest name of an event, in bytes: it becomes the type of a message (AMQP's limit).
 const MAX_NAME_BYTES: usize = 255;
@@ -22,9 +20,6 @@ const MAX_STREAM_BYTES: usize = MAX_DOCUMENT_BYTES - (64 << 10);
 
 /// About what an event takes in the stream and in the outbox in addition to its body.
 const EVENT_OVERHEAD_BYTES: usize = 512;
-
-/// Identifies an aggregate of a context.
-pub(crate) type AggregateKey = (AggregateName, AggregateId);
 
 /// An append with its ids, encode once.
 #[derive(Debug)]
@@ -98,16 +93,10 @@ impl PreparedAppend {
         document.append(cstr!("contextName"), context);
         document.append(cstr!("aggregateName"), given.name.as_str());
         document.append(cstr!("aggregateId"), given.id.as_str());
-        if let Some(tenant) = &given.tenant_id {
-            document.append(cstr!("tenantId"), tenant.as_str());
-        }
-        if let Some(owner) = &given.owner_id {
-            document.append(cstr!("ownerId"), owner.as_str());
-        }
+        append_text(&mut document, cstr!("tenantId"), given.tenant_id.as_ref());
+        append_text(&mut document, cstr!("ownerId"), given.owner_id.as_ref());
         document.append(cstr!("requestId"), given.request_id.as_str());
-        if let Some(command) = &given.command_id {
-            document.append(cstr!("commandId"), command.as_str());
-        }
+        append_text(&mut document, cstr!("commandId"), given.command_id.as_ref());
         document.append(cstr!("version"), place.version_as_stored());
         document.append(cstr!("createTime"), place.create_time);
         document.append(cstr!("header"), self.header.as_ref());
@@ -117,12 +106,8 @@ impl PreparedAppend {
             let mut item = RawDocumentBuf::new();
             item.append(cstr!("id"), record_id(&self.id, index).to_string());
             item.append(cstr!("name"), event.name.as_str());
-            if let Some(revision) = &event.revision {
-                item.append(cstr!("revision"), revision.as_str());
-            }
-            if let Some(body_type) = &event.body_type {
-                item.append(cstr!("bodyType"), body_type.as_str());
-            }
+            append_text(&mut item, cstr!("revision"), event.revision.as_ref());
+            append_text(&mut item, cstr!("bodyType"), event.body_type.as_ref());
             item.append(cstr!("body"), encode.as_ref());
             body.push(item);
         }
@@ -145,13 +130,13 @@ impl PreparedAppend {
     }
 
     pub(crate) fn aggregate(&self) -> AggregateKey {
-        (self.append.name.clone(), self.append.id.clone())
+        self.append.aggregate()
     }
 }
 
+/// Checks the id of a request, command, tenant or owner: as an aggregate's.
 fn check_id(flaws: &mut Vec<Flaw>, field: &str, value: Option<&String>) {
-    let legal = |text: &String| (1..=MAX_ID_CHARS).contains(&text.chars().count());
-    if value.is_some_and(|text| !legal(text)) {
+    if value.is_some_and(|text| names::check_id(text).is_err()) {
         flaws.push(Flaw::new(field, format!("must have 1 to {MAX_ID_CHARS} characters")));
     }
 }
@@ -225,6 +210,7 @@ mod tests {
     use bson::doc;
 
     use super::*;
+    use crate::names::{AggregateId, AggregateName};
 
     fn append(events: Vec<NewEvent>) -> Append {
         let name = AggregateName::new("order").unwrap();

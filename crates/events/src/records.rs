@@ -7,6 +7,7 @@ use postrider_outbox::fields::PENDING;
 use postrider_outbox::partition;
 
 use crate::append::NewEvent;
+use crate::document::append_text;
 use crate::prepared::{Place, PreparedAppend};
 use crate::stream::record_id;
 
@@ -26,9 +27,7 @@ pub(crate) fn documents(append: &PreparedAppend, place: Place) -> Vec<RawDocumen
         record.append(cstr!("type"), event.name.as_str());
         record.append(cstr!("payload"), body.as_ref());
         record.append(cstr!("headers"), headers(append, place, index));
-        if let Some(tenant) = &given.tenant_id {
-            record.append(cstr!("tenantId"), tenant.as_str());
-        }
+        append_text(&mut record, cstr!("tenantId"), given.tenant_id.as_ref());
         record.append(cstr!("status"), PENDING);
         // The server replaces it with its cluster time: in the order of these inserts.
         record.append(cstr!("seq"), Timestamp { time: 0, increment: 0 });
@@ -45,15 +44,9 @@ fn headers(append: &PreparedAppend, place: Place, index: usize) -> RawDocumentBu
     headers.append(cstr!("aggregate-name"), given.name.as_str());
     headers.append(cstr!("aggregate-version"), place.version_as_stored());
     headers.append(cstr!("event-index"), i32::try_from(index).unwrap_or(i32::MAX));
-    if let Some(command) = &given.command_id {
-        headers.append(cstr!("command-id"), command.as_str());
-    }
+    append_text(&mut headers, cstr!("command-id"), given.command_id.as_ref());
     headers.append(cstr!("request-id"), given.request_id.as_str());
-    if let Some(parent) = &given.trace.parent {
-        headers.append(cstr!("traceparent"), parent.as_str());
-    }
-    if let Some(state) = &given.trace.state {
-        headers.append(cstr!("tracestate"), state.as_str());
-    }
+    append_text(&mut headers, cstr!("traceparent"), given.trace.parent.as_ref());
+    append_text(&mut headers, cstr!("tracestate"), given.trace.state.as_ref());
     headers
 }

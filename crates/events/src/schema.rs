@@ -4,7 +4,7 @@
 use bson::Document;
 use mongodb::Database;
 use postrider_store::schema::index::IndexKey::{Ascending, Hashed};
-use postrider_store::schema::index::{ConflictingIndex, Expiry, Index};
+use postrider_store::schema::index::{ConflictingIndex, Expiry, Index, IndexKey};
 use postrider_store::schema::layout::{CollectionLayout, Layout};
 
 use crate::context::kind::{CollectionKind, RequestIds};
@@ -12,12 +12,11 @@ use crate::context::kind::{CollectionKind, RequestIds};
 /// One document per append; sharded, if at all, by the hash of `aggregateId`. A unique index must begin
 /// with the shard key.
 const EVENTS: [Index; 4] = [
-    Index {
-        name: "aggregateId_hashed",
-        keys: &[Hashed("aggregateId")],
-        serves: &["sh.shardCollection(…, {aggregateId: \"hashed\"}), which asks for it."],
-        ..Index::PLAIN
-    },
+    plain(
+        "aggregateId_hashed",
+        &[Hashed("aggregateId")],
+        &["sh.shardCollection(…, {aggregateId: \"hashed\"}), which asks for it."],
+    ),
     Index {
         name: "aggregateId_1_version_1",
         keys: &[Ascending("aggregateId"), Ascending("version")],
@@ -28,18 +27,8 @@ const EVENTS: [Index; 4] = [
         ],
         ..Index::PLAIN
     },
-    Index {
-        name: "tenantId_hashed",
-        keys: &[Hashed("tenantId")],
-        serves: &["Queries of one tenant's events."],
-        ..Index::PLAIN
-    },
-    Index {
-        name: "ownerId_hashed",
-        keys: &[Hashed("ownerId")],
-        serves: &["Queries of one owner's events."],
-        ..Index::PLAIN
-    },
+    plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of one tenant's events."]),
+    plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's events."]),
 ];
 
 /// `events.request_id_unique = "aggregate"`.
@@ -76,30 +65,18 @@ const REQUEST_ANYWHERE: Index = Index {
 
 /// One document per aggregate.
 const SNAPSHOTS: [Index; 4] = [
-    Index {
-        name: "tenantId_hashed",
-        keys: &[Hashed("tenantId")],
-        serves: &["Queries of one tenant's snapshots."],
-        ..Index::PLAIN
-    },
-    Index {
-        name: "ownerId_hashed",
-        keys: &[Hashed("ownerId")],
-        serves: &["Queries of one owner's snapshots."],
-        ..Index::PLAIN
-    },
-    Index {
-        name: "_id_hashed",
-        keys: &[Hashed("_id")],
-        serves: &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
-        ..Index::PLAIN
-    },
-    Index {
-        name: "deleted_hashed",
-        keys: &[Hashed("deleted")],
-        serves: &["Queries of what was deleted: most ask for what was not."],
-        ..Index::PLAIN
-    },
+    plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of one tenant's snapshots."]),
+    plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's snapshots."]),
+    plain(
+        "_id_hashed",
+        &[Hashed("_id")],
+        &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
+    ),
+    plain(
+        "deleted_hashed",
+        &[Hashed("deleted")],
+        &["Queries of what was deleted: most ask for what was not."],
+    ),
 ];
 
 /// One document per key.
@@ -114,13 +91,21 @@ const PREPARE: [Index; 2] = [
         ],
         ..Index::PLAIN
     },
-    Index {
-        name: "_id_hashed",
-        keys: &[Hashed("_id")],
-        serves: &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
-        ..Index::PLAIN
-    },
+    plain(
+        "_id_hashed",
+        &[Hashed("_id")],
+        &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
+    ),
 ];
+
+/// An index that guards nothing.
+const fn plain(
+    name: &'static str,
+    keys: &'static [IndexKey],
+    serves: &'static [&'static str],
+) -> Index {
+    Index { name, keys, serves, ..Index::PLAIN }
+}
 
 /// The indexes of a collection of this kind, in the order of their creation.
 pub fn indexes(kind: CollectionKind, request_ids: RequestIds) -> Vec<&'static Index> {

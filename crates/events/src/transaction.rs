@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bson::Document;
-use bson::doc;
 use bson::raw::RawDocumentBuf;
+use bson::{Document, doc};
 use mongodb::ClientSession;
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::ReadConcern;
@@ -13,7 +12,7 @@ use postrider_store::connect::{ask, majority, primary};
 use postrider_store::failpoint;
 use postrider_store::insert::{InsertRefusal, insert};
 use postrider_store::text::chain;
-use postrider_store::{DUPLICATE_KEY, StoreError, limits};
+use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 use tracing::{debug, warn};
 
 use crate::context::{CollectionKind, Context};
@@ -167,7 +166,7 @@ pub(super) async fn streams(
             .collect();
         let collection = CollectionKind::Events.collection(name.as_str());
         let inserting = insert(session, &database, &collection, &documents);
-        let refused = postrider_store::within(ACTION, limits::BATCH_TIMEOUT, inserting).await?;
+        let refused = within(ACTION, limits::BATCH_TIMEOUT, inserting).await?;
         if let Some(refusal) = refused {
             return Ok(Some((positions[refusal.index], refusal)));
         }
@@ -183,7 +182,7 @@ pub(super) async fn records(
 ) -> Result<Option<InsertRefusal>, StoreError> {
     let records = outbox.name(names::RECORDS);
     let inserting = insert(session, outbox.database(), &records, documents);
-    postrider_store::within(ACTION, limits::BATCH_TIMEOUT, inserting).await
+    within(ACTION, limits::BATCH_TIMEOUT, inserting).await
 }
 
 /// The positions of the appends of each name, in their order.
@@ -210,7 +209,7 @@ pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
         let committing = async { session.commit_transaction().await };
         // Longer than the server's limit, so that its error arrives first.
         let limit = limits::BATCH_TIMEOUT * 2;
-        let error = match postrider_store::within("commit an append", limit, committing).await {
+        let error = match within("commit an append", limit, committing).await {
             Ok(()) => {
                 failpoint::hit("events::after_commit");
                 return TransactionOutcome::Committed;
@@ -233,10 +232,8 @@ pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
 
 /// Aborts an open transaction. A dropped session does so too, but the caller would be answered before.
 pub(super) async fn abort(session: &mut ClientSession) {
-    let aborting = session.abort_transaction().into_future();
-    if let Err(error) =
-        postrider_store::within("abort a transaction", ABORT_TIMEOUT, aborting).await
-    {
+    let aborting = session.abort_transaction();
+    if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
         debug!(error = chain(&error), "a transaction was not aborted");
     }
 }

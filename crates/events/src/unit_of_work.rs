@@ -18,8 +18,8 @@ use crate::context::{CollectionKind, RequestIds};
 use crate::error::{AppendError, UnitError};
 use crate::lane::StoreParts;
 use crate::lookup::{self, PriorAppend};
-use crate::names::AggregateName;
-use crate::prepared::{AggregateKey, Place, PreparedAppend};
+use crate::names::{AggregateKey, AggregateName};
+use crate::prepared::{Place, PreparedAppend};
 use crate::records;
 use crate::transaction::{self, RefusedBy, TransactionOutcome};
 use crate::version_cache::LatestVersion;
@@ -135,18 +135,13 @@ impl UnitOfWork {
         let expected = append.append.expected;
         let fits = expected.fits(latest_version.version);
         if !fits || self.is_replay() {
-            let prior_append = lookup::prior_appends(&self.parts.context, &[&append]).await;
-            match prior_append
-                .map_err(|error| self.interrupted(Interruption::Store(error)))?
-                .remove(&0)
-            {
-                Some(PriorAppend::Replayed(answer)) => {
-                    self.appends.push(PlannedAppend {
-                        append,
-                        answer: answer.clone(),
-                        place: None,
-                    });
-                    return Ok(answer);
+            let prior = lookup::prior_appends(&self.parts.context, &[&append]).await;
+            let mut prior = prior.map_err(|error| self.interrupted(Interruption::Store(error)))?;
+            match prior.remove(&0) {
+                Some(PriorAppend::Replayed(first)) => {
+                    let answer = first.clone();
+                    self.appends.push(PlannedAppend { append, answer, place: None });
+                    return Ok(first);
                 }
                 Some(PriorAppend::Elsewhere(aggregate_id)) => {
                     return Err(AppendError::DuplicateRequest { aggregate_id }.into());
@@ -203,17 +198,10 @@ impl UnitOfWork {
         }
         // Read from a majority, not by the transaction: a failover reverts no reported conflict. The
         // unique index refuses the rest.
-        match lookup::latest_versions(&self.parts.context, vec![aggregate]).await {
-            Ok(read) => {
-                let (_, latest_version) = read
-                    .into_iter()
-                    .next()
-                    .unwrap_or((append.aggregate(), LatestVersion::default()));
-                self.latest_versions.insert(append.aggregate(), latest_version);
-                Ok(latest_version)
-            }
-            Err(error) => Err(self.interrupted(Interruption::Store(error))),
-        }
+        let read = lookup::latest_version(&self.parts.context, &aggregate).await;
+        let latest_version = read.map_err(|error| self.interrupted(Interruption::Store(error)))?;
+        self.latest_versions.insert(aggregate, latest_version);
+        Ok(latest_version)
     }
 
     /// The aggregate to which this unit appends the same request, if the request ids must differ.

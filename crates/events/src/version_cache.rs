@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::prepared::AggregateKey;
+use crate::names::AggregateKey;
 
 /// How long a version is used that nothing has confirmed. Versions only rise, and the unique index
 /// guards them; but an operator may empty a collection.

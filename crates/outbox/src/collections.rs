@@ -1,9 +1,19 @@
 //! Collections of the outbox: one database, fixed names with a prefix.
 
-use bson::Document;
+use std::time::Duration;
+
 use bson::raw::RawDocumentBuf;
+use bson::{Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::action::Action;
+use mongodb::options::Hint;
 use mongodb::{Client, Collection, Database};
-use postrider_store::{StoreError, connect};
+use postrider_store::{StoreError, connect, limits, within};
+
+use crate::fields::ID;
+
+/// MongoDB's own index of `_id`.
+pub(crate) const ID_INDEX: &str = "_id_";
 
 /// Handles of the outbox's collections; all reads and writes use the primary.
 #[derive(Clone, Debug)]
@@ -77,7 +87,8 @@ impl Collections {
         format!("{}{base}", self.prefix)
     }
 
-    /// Returns `outbox_records`, undecoded: one invalid record must not fail the others.
+    /// Returns `outbox_records`, undecoded: one invalid record must not fail the others. Reads are of
+    /// the primary and of a majority.
     pub fn records(&self) -> Collection<RawDocumentBuf> {
         self.collection(names::RECORDS).clone_with_type()
     }
@@ -91,8 +102,64 @@ impl Collections {
         read.await.map_err(|error| error.of_index(&self.name(names::RECORDS), index))
     }
 
+    /// Reads records.
+    pub(crate) async fn find(&self, find: Find) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let Find { action, index, filter, fields, order, limit, timeout } = find;
+        let records = self.records();
+        let finding = records
+            .find(filter)
+            .projection(fields)
+            .sort(order)
+            .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+            .hint(Hint::Name(index.to_owned()));
+        let reading = async { finding.await?.try_collect().await };
+        self.by_index(index, within(action, timeout, reading)).await
+    }
+
+    /// Counts the records of an index that match, up to a limit if there is one.
+    pub(crate) async fn count(
+        &self,
+        index: &str,
+        filter: Document,
+        limit: Option<u64>,
+    ) -> Result<u64, StoreError> {
+        let records = self.records();
+        let counting = records
+            .count_documents(filter)
+            .optional(limit, |counting, limit| counting.limit(limit))
+            .hint(Hint::Name(index.to_owned()));
+        let counted = within("count records", limits::REPORT_TIMEOUT, counting);
+        self.by_index(index, counted).await
+    }
+
     /// Returns a collection with majority read and write concern.
     pub fn collection(&self, base: &str) -> Collection<Document> {
         connect::collection(&self.database, &self.name(base))
+    }
+}
+
+/// A read of records by an index.
+pub(crate) struct Find {
+    pub(crate) action: &'static str,
+    pub(crate) index: &'static str,
+    pub(crate) filter: Document,
+    /// The projection.
+    pub(crate) fields: Document,
+    pub(crate) order: Document,
+    /// Maximum number of records; 0 for all.
+    pub(crate) limit: usize,
+    pub(crate) timeout: Duration,
+}
+
+impl Find {
+    /// Reads all fields, in any order.
+    pub(crate) fn whole(action: &'static str, index: &'static str, filter: Document) -> Self {
+        let (fields, order) = (Document::new(), Document::new());
+        Self { action, index, filter, fields, order, limit: 0, timeout: limits::BATCH_TIMEOUT }
+    }
+
+    /// Reads ids, in any order.
+    pub(crate) fn ids(action: &'static str, index: &'static str, filter: Document) -> Self {
+        Self { fields: doc! { ID: 1 }, ..Self::whole(action, index, filter) }
     }
 }

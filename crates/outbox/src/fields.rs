@@ -7,65 +7,53 @@
 
 use bson::{Document, doc};
 
-pub const ID: &str = "_id";
-pub const KEY: &str = "key";
-pub const TYPE: &str = "type";
-pub const PAYLOAD: &str = "payload";
-pub const CONTENT_TYPE: &str = "contentType";
-pub const HEADERS: &str = "headers";
-pub const DESTINATION: &str = "destination";
-pub const TENANT_ID: &str = "tenantId";
-pub const STATUS: &str = "status";
-pub const SEQ: &str = "seq";
-pub const PARTITION: &str = "partition";
-pub const CREATED_AT: &str = "createdAt";
-pub const VISIBLE_AT: &str = "visibleAt";
-pub const DEDUP_KEY: &str = "dedupKey";
-pub const ATTEMPT: &str = "attempt";
-pub const LEASE_ID: &str = "leaseId";
-pub const LEASE_UNTIL: &str = "leaseUntil";
-pub const LEASE_OWNER: &str = "leaseOwner";
-pub const LEASE_CRASHES: &str = "leaseCrashes";
-pub const LAST_ERROR: &str = "lastError";
-pub const LAST_ERROR_AT: &str = "lastErrorAt";
-pub const DONE_AT: &str = "doneAt";
-pub const DEAD_AT: &str = "deadAt";
-pub const DEAD_REASON: &str = "deadReason";
-pub const BLOCKS: &str = "blocks";
+/// Defines texts, and the list of all of them.
+macro_rules! texts {
+    ($(#[$doc:meta])* $all:ident: $($name:ident = $text:literal,)+) => {
+        $(pub const $name: &str = $text;)+
+        $(#[$doc])*
+        pub const $all: [&str; [$($text),+].len()] = [$($name),+];
+    };
+}
 
-/// All of these.
-pub const ALL: [&str; 25] = [
-    ID,
-    KEY,
-    TYPE,
-    PAYLOAD,
-    CONTENT_TYPE,
-    HEADERS,
-    DESTINATION,
-    TENANT_ID,
-    STATUS,
-    SEQ,
-    PARTITION,
-    CREATED_AT,
-    VISIBLE_AT,
-    DEDUP_KEY,
-    ATTEMPT,
-    LEASE_ID,
-    LEASE_UNTIL,
-    LEASE_OWNER,
-    LEASE_CRASHES,
-    LAST_ERROR,
-    LAST_ERROR_AT,
-    DONE_AT,
-    DEAD_AT,
-    DEAD_REASON,
-    BLOCKS,
-];
+texts! {
+    /// All fields.
+    ALL:
+    ID = "_id",
+    KEY = "key",
+    TYPE = "type",
+    PAYLOAD = "payload",
+    CONTENT_TYPE = "contentType",
+    HEADERS = "headers",
+    DESTINATION = "destination",
+    TENANT_ID = "tenantId",
+    STATUS = "status",
+    SEQ = "seq",
+    PARTITION = "partition",
+    CREATED_AT = "createdAt",
+    VISIBLE_AT = "visibleAt",
+    DEDUP_KEY = "dedupKey",
+    ATTEMPT = "attempt",
+    LEASE_ID = "leaseId",
+    LEASE_UNTIL = "leaseUntil",
+    LEASE_OWNER = "leaseOwner",
+    LEASE_CRASHES = "leaseCrashes",
+    LAST_ERROR = "lastError",
+    LAST_ERROR_AT = "lastErrorAt",
+    DONE_AT = "doneAt",
+    DEAD_AT = "deadAt",
+    DEAD_REASON = "deadReason",
+    BLOCKS = "blocks",
+}
 
-pub const PENDING: &str = "pending";
-pub const SCHEDULED: &str = "scheduled";
-pub const DONE: &str = "done";
-pub const DEAD: &str = "dead";
+texts! {
+    /// All statuses.
+    STATUSES:
+    PENDING = "pending",
+    SCHEDULED = "scheduled",
+    DONE = "done",
+    DEAD = "dead",
+}
 
 /// Maximum of counted attempts.
 pub const ATTEMPT_LIMIT: i32 = 1_000_000;

@@ -3,22 +3,39 @@
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
 
-use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, SEQ, STATUS};
+use crate::fields::{DEAD_REASON, ID, KEY, SEQ, STATUS, STATUSES, TYPE};
 use crate::position::NO_SEQ;
 use crate::undecoded::{RawId, RawWriter};
 
 /// Matches records with an unknown status, which are never delivered.
 pub(crate) fn invalid() -> Document {
     doc! { "$or": [
-        { STATUS: { "$nin": [PENDING, SCHEDULED, DONE, DEAD] } },
+        { STATUS: { "$nin": STATUSES.as_slice() } },
         { STATUS: { "$type": "array" } },
     ] }
 }
 
 /// Matches texts with this prefix.
-pub(crate) fn beginning(text: &str) -> Document {
+fn beginning(text: &str) -> Document {
     // This is the last character in the order of text.
     doc! { "$gte": text, "$lt": format!("{text}\u{10ffff}") }
+}
+
+/// Adds the conditions on key, type and `deadReason` that are given.
+pub(crate) fn add_texts(
+    filter: &mut Document,
+    key: Option<&String>,
+    kind: Option<&String>,
+    reason: Option<&String>,
+) {
+    for (field, text) in [(KEY, key), (TYPE, kind)] {
+        if let Some(text) = text {
+            filter.insert(field, text);
+        }
+    }
+    if let Some(reason) = reason {
+        filter.insert(DEAD_REASON, beginning(reason));
+    }
 }
 
 /// Compares a field with a value of any type. It is an expression, since a plain comparison matches

@@ -39,9 +39,9 @@ impl HeaderValue {
             Self::String(text) => text.clone(),
             Self::Int32(number) => number.to_string(),
             Self::Int64(number) => number.to_string(),
-            Self::Double(number) => {
-                name_of_non_finite(*number).map_or_else(|| number.to_string(), str::to_owned)
-            }
+            // As in extended JSON. JSON and Erlang have no such number: RabbitMQ closes the connection
+            // on one.
+            Self::Double(number) => number.to_string().replace("inf", "Infinity"),
             Self::Bool(truth) => truth.to_string(),
             Self::Date(millis) => {
                 rfc3339(DateTime::from_millis(*millis)).unwrap_or_else(|| millis.to_string())
@@ -54,18 +54,6 @@ impl HeaderValue {
     }
 }
 
-/// Returns the extended-JSON name of a non-finite double; `None` for finite ones.
-///
-/// JSON and Erlang have no such number: RabbitMQ closes the connection on one.
-fn name_of_non_finite(number: f64) -> Option<&'static str> {
-    match number {
-        _ if number.is_nan() => Some("NaN"),
-        f64::INFINITY => Some("Infinity"),
-        f64::NEG_INFINITY => Some("-Infinity"),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +61,17 @@ mod tests {
     #[test]
     fn date_outside_rfc_3339_is_text_of_milliseconds() {
         assert_eq!(HeaderValue::Date(i64::MAX).text(), Some(i64::MAX.to_string()));
+    }
+
+    #[test]
+    fn double_that_is_not_finite_is_text_of_extended_json() {
+        for (number, expected) in [
+            (-f64::NAN, "NaN"),
+            (f64::INFINITY, "Infinity"),
+            (f64::NEG_INFINITY, "-Infinity"),
+            (-0.5, "-0.5"),
+        ] {
+            assert_eq!(HeaderValue::Double(number).text().as_deref(), Some(expected));
+        }
     }
 }

@@ -9,6 +9,8 @@ use bson::oid::ObjectId;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::spec::BinarySubtype;
 use bson::{Bson, doc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Id of one lease: one per acquired batch, kept by renewals.
@@ -193,16 +195,7 @@ impl fmt::Display for RecordId {
 
 /// The name of a `[sinks.<name>]` table.
 #[derive(
-    Clone,
-    Debug,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
+    Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(from = "String", into = "String")]
 pub struct SinkName(Arc<str>);

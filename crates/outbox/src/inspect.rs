@@ -3,7 +3,6 @@
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
-use mongodb::options::Hint;
 use postrider_store::{StoreError, limits, read, within};
 
 use crate::collections::{Collections, names};
@@ -15,9 +14,6 @@ pub const DEAD_INDEX: &str = "dead_idx";
 
 /// Deletes delivered records when they expire, and serves operators: `{doneAt}` where done.
 pub const DONE_TTL_INDEX: &str = "done_ttl_idx";
-
-/// MongoDB's own index of `_id`.
-pub(super) const ID_INDEX: &str = "_id_";
 
 /// Reads an outbox without changing anything.
 #[derive(Clone, Debug)]
@@ -54,27 +50,11 @@ impl Inspector {
         read::all(self.collections.database(), action, command.finish()).await
     }
 
-    /// Counts the records of an index that match, up to a limit.
-    pub(super) async fn count(
-        &self,
-        conditions: &Document,
-        index: &str,
-        limit: u64,
-    ) -> Result<u64, StoreError> {
-        let records = self.collections.records();
-        let counting = records
-            .count_documents(conditions.clone())
-            .limit(limit)
-            .hint(Hint::Name(index.to_owned()));
-        let counted = within("count records", limits::REPORT_TIMEOUT, counting.into_future());
-        self.collections.by_index(index, counted).await
-    }
-
     /// Returns the server's estimate of the number of records.
     pub(super) async fn total(&self) -> Result<u64, StoreError> {
         let records = self.collections.records();
         let counting = records.estimated_document_count();
-        within("count records", limits::BATCH_TIMEOUT, counting.into_future()).await
+        within("count records", limits::BATCH_TIMEOUT, counting).await
     }
 }
 

@@ -9,11 +9,10 @@ use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
 use parking_lot::Mutex;
 use postrider_store::codes::TOO_LARGE_CODES;
-use postrider_store::connect::primary;
 use postrider_store::write::{AckLevel, Written, update};
 use postrider_store::{StoreError, limits, within};
 
-use crate::collections::{Collections, names};
+use crate::collections::{Collections, Find, ID_INDEX, names};
 use crate::fields::{
     ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS,
     UNTOUCHED, VISIBLE_AT,
@@ -166,7 +165,7 @@ impl Leaser {
     /// [`StoreError`]; the lease keeps its end.
     pub async fn renew(&self, lease: LeaseId, ids: &[RecordId]) -> Result<u64, StoreError> {
         let statement = doc! {
-            "q": { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING },
+            "q": held(lease, ids),
             "u": [{ "$set": { LEASE_UNTIL: self.until() } }],
             "multi": true,
         };
@@ -179,14 +178,12 @@ impl Leaser {
         lease: LeaseId,
         ids: &[RecordId],
     ) -> Result<HashSet<RecordId>, StoreError> {
-        let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
         let records = self.collections.records().clone_with_type::<Document>();
         let find = records
-            .find(filter)
+            .find(held(lease, ids))
             .projection(doc! { ID: 1 })
             // A local read, since the lease is acknowledged by the primary alone.
-            .read_concern(ReadConcern::local())
-            .selection_criteria(primary());
+            .read_concern(ReadConcern::local());
         let reading = async { find.await?.try_collect::<Vec<_>>().await };
         let found = within("read back a lease", limits::BATCH_TIMEOUT, reading).await?;
         Ok(found
@@ -204,28 +201,17 @@ impl Leaser {
     /// [`StoreError`]; the lease may still hold them.
     pub async fn release(&self, lease: LeaseId, ids: &[RecordId]) -> Result<bool, StoreError> {
         let action = "release a lease of unknown outcome";
-        let filter = doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING };
-        let statement = doc! {
-            "q": &filter,
-            "u": {
-                "$inc": { ATTEMPT: -1 },
-                "$unset": { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" },
-            },
-            "multi": true,
-        };
+        let held = held(lease, ids);
+        let released = doc! { "$inc": { ATTEMPT: -1 }, "$unset": no_lease() };
+        let statement = doc! { "q": &held, "u": released, "multi": true };
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
         let written = update(database, &name, action, vec![statement], AckLevel::Majority).await?;
         if let Some((_, code)) = written.failed.first() {
             return Err(StoreError::Refused { action, code: *code });
         }
-        let records = self.collections.records().clone_with_type::<Document>();
-        let find = records
-            .find_one(filter)
-            .projection(doc! { ID: 1 })
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(primary());
-        Ok(within(action, limits::BATCH_TIMEOUT, find.into_future()).await?.is_none())
+        let find = Find { limit: 1, ..Find::ids(action, ID_INDEX, held) };
+        Ok(self.collections.find(find).await?.is_empty())
     }
 
     /// Leases the rest of a failed statement one by one, to find the record that failed it.
@@ -353,6 +339,16 @@ fn incremented(field: &str) -> Document {
     } }
 }
 
-pub(crate) fn bson_ids(ids: &[RecordId]) -> Vec<Bson> {
-    ids.iter().map(Bson::from).collect()
+/// Matches those of these records that the lease holds.
+pub(crate) fn held<'a>(lease: LeaseId, ids: impl IntoIterator<Item = &'a RecordId>) -> Document {
+    doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING }
+}
+
+/// The fields of a lease, to unset them.
+pub(crate) fn no_lease() -> Document {
+    doc! { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" }
+}
+
+fn bson_ids<'a>(ids: impl IntoIterator<Item = &'a RecordId>) -> Vec<Bson> {
+    ids.into_iter().map(Bson::from).collect()
 }

@@ -14,12 +14,13 @@ use bson::{Bson, DateTime, Document, Timestamp, doc};
 use postrider_store::{ServerClock, StoreError};
 use serde::Deserialize;
 
+use crate::collections::ID_INDEX;
 use crate::fields::{
-    ATTEMPT, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, HEADERS, ID, KEY, PAYLOAD, PENDING,
-    SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
+    ATTEMPT, DEAD, DEAD_AT, DONE, DONE_AT, HEADERS, ID, PAYLOAD, PENDING, SCHEDULED, SEQ, STATUS,
+    VISIBLE_AT, exactly,
 };
-use crate::filter::{beginning, between, compared, invalid, seq};
-use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector};
+use crate::filter::{add_texts, between, compared, invalid, seq};
+use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, Inspector};
 use crate::repair::SCHEDULED_INDEX;
 use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{DecodedRecord, RawId, RawWriter};
@@ -202,14 +203,8 @@ impl Filter {
     /// Returns the conditions, at this server time.
     fn conditions(&self, now: DateTime) -> Document {
         let mut conditions = self.status().map(StatusFilter::filter).unwrap_or_default();
-        for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
-            if let Some(text) = text {
-                conditions.insert(field, text);
-            }
-        }
-        if let Some(reason) = &self.reason {
-            conditions.insert(DEAD_REASON, beginning(reason));
-        }
+        let (key, kind, reason) = (self.key.as_ref(), self.kind.as_ref(), self.reason.as_ref());
+        add_texts(&mut conditions, key, kind, reason);
         if let (Some(age), Some((_, field))) =
             (self.older_than, self.status().and_then(StatusFilter::index))
         {
@@ -510,7 +505,8 @@ impl ListQuery<'_> {
         let records = records.map(|record| DecodedRecord::read(&record)).collect();
         let most = u64::from(MAX_SORTED_RECORDS) + 1;
         let may_be_more = inspector.total().await? >= most;
-        let is_cut = may_be_more && inspector.count(&self.conditions, index, most).await? == most;
+        let counted = inspector.collections.count(index, self.conditions.clone(), Some(most));
+        let is_cut = may_be_more && counted.await? == most;
         let note = is_cut.then(|| {
             format!(
                 "there are more than {MAX_SORTED_RECORDS} such records, and no index has them in this order: the \
@@ -528,7 +524,8 @@ impl ListQuery<'_> {
             return Ok(Some(index));
         }
         let conditions = self.status.map(StatusFilter::filter).unwrap_or_default();
-        let count = self.inspector.count(&conditions, index, MAX_RECORDS_SORTED_BY_ID + 1).await?;
+        let limit = Some(MAX_RECORDS_SORTED_BY_ID + 1);
+        let count = self.inspector.collections.count(index, conditions, limit).await?;
         Ok((count <= MAX_RECORDS_SORTED_BY_ID).then_some(index))
     }
 

@@ -7,7 +7,7 @@ use mongodb::options::Hint;
 use postrider_store::write::{self, AckLevel};
 use postrider_store::{ServerClock, StoreError, limits, within};
 
-use crate::collections::{Collections, names};
+use crate::collections::Collections;
 use crate::fields::{BLOCKS, DEAD, DEAD_AT, DONE, DONE_AT, ID, STATUS, exactly};
 use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX};
 use crate::undecoded::{RawId, RawWriter};
@@ -62,7 +62,7 @@ pub async fn prune(
         .sort(doc! { date: 1 })
         .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
         .hint(Hint::Name(index.to_owned()));
-    let found = within("choose records", limits::REPORT_TIMEOUT, find.into_future());
+    let found = within("choose records", limits::REPORT_TIMEOUT, find);
     let mut cursor = collections.by_index(index, found).await?;
     let mut pruned = Pruned::default();
     let mut more = true;
@@ -79,21 +79,15 @@ pub async fn prune(
         // By ids: the index of the date is full of removed entries.
         let by_id = doc! { "limit": 0, "hint": { ID: 1 } };
         let statement = RawWriter::default().document("q", &q).fields(&by_id).finish();
-        let command = RawWriter::default()
-            .fields(&doc! { "delete": collections.name(names::RECORDS) })
-            .documents("deletes", &[statement])
-            .fields(&write::options(AckLevel::Majority));
-        let deleted =
-            write::send(collections.database(), "prune records", command.finish()).await?;
+        let options = write::options(AckLevel::Majority);
+        let command = RawWriter::writes(collections, "delete", &[statement], &options);
+        let deleted = write::send(collections.database(), "prune records", command).await?;
         pruned.removed += deleted.matched;
     }
     if over == PruneStatus::Dead {
         let mut blocking = old;
         blocking.insert(BLOCKS, true);
-        let counting = records.count_documents(blocking);
-        let counting = counting.hint(Hint::Name(index.to_owned()));
-        pruned.blocking =
-            within("count records", limits::REPORT_TIMEOUT, counting.into_future()).await?;
+        pruned.blocking = collections.count(index, blocking, None).await?;
     }
     Ok(pruned)
 }

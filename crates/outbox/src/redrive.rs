@@ -19,9 +19,9 @@ use postrider_store::{ServerClock, StoreError, limits, within};
 use crate::collections::Collections;
 use crate::fields::{
     ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_CRASHES, LEASE_ID,
-    LEASE_OWNER, LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, TYPE, VISIBLE_AT, exactly,
+    LEASE_OWNER, LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
 };
-use crate::filter::{beginning, invalid};
+use crate::filter::{add_texts, invalid};
 use crate::inspect::{DEAD_INDEX, Inspector};
 use crate::lease::free;
 use crate::repair::SCHEDULED_INDEX;
@@ -238,11 +238,7 @@ impl Redriver {
 
     /// Returns how many records a redrive of many would change now.
     pub async fn matching(&self, chosen: &RedriveFilter) -> Result<u64, StoreError> {
-        let records = self.collections.records();
-        let counting = records.count_documents(chosen.filter());
-        let counting = counting.hint(Hint::Name(chosen.index().to_owned()));
-        let counted = within("count records", limits::REPORT_TIMEOUT, counting.into_future());
-        self.collections.by_index(chosen.index(), counted).await
+        self.collections.count(chosen.index(), chosen.filter(), None).await
     }
 
     /// Changes all records that match now, in the order of `seq`. Records that match only later
@@ -270,7 +266,7 @@ impl Redriver {
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
-        let found = within("choose records", limits::REPORT_TIMEOUT, find.into_future());
+        let found = within("choose records", limits::REPORT_TIMEOUT, find);
         let mut cursor = self.collections.by_index(chosen.index(), found).await?;
         let mut redriven = RedriveResult::default();
         loop {
@@ -359,11 +355,16 @@ impl Redrive {
             Self::Discard => doc! { "$or": [
                 { STATUS: exactly(DEAD) },
                 { STATUS: exactly(SCHEDULED) },
-                { STATUS: exactly(PENDING), "$or": free() },
+                unleased(),
                 invalid(),
             ] },
         }
     }
+}
+
+/// Matches pending records that no instance delivers.
+fn unleased() -> Document {
+    doc! { STATUS: exactly(PENDING), "$or": free() }
 }
 
 impl RedriveFilter {
@@ -375,16 +376,10 @@ impl RedriveFilter {
         let mut filter = match self.status() {
             RedriveStatus::Dead => doc! { STATUS: exactly(DEAD) },
             RedriveStatus::Scheduled => doc! { STATUS: exactly(SCHEDULED) },
-            RedriveStatus::Pending => doc! { STATUS: exactly(PENDING), "$or": free() },
+            RedriveStatus::Pending => unleased(),
         };
-        for (field, text) in [(KEY, &self.key), (TYPE, &self.kind)] {
-            if let Some(text) = text {
-                filter.insert(field, text);
-            }
-        }
-        if let Some(reason) = &self.reason {
-            filter.insert(DEAD_REASON, beginning(reason));
-        }
+        let (key, kind, reason) = (self.key.as_ref(), self.kind.as_ref(), self.reason.as_ref());
+        add_texts(&mut filter, key, kind, reason);
         filter
     }
 

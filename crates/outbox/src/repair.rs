@@ -5,19 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
-use futures_util::TryStreamExt;
-use mongodb::options::{Hint, ReadConcern};
+use postrider_store::StoreError;
 use postrider_store::codes::TOO_LARGE_CODES;
-use postrider_store::connect::primary;
 use postrider_store::write::{self, AckLevel, Written, update};
-use postrider_store::{StoreError, limits, within};
 
-use crate::collections::{Collections, names};
+use crate::collections::{Collections, Find, names};
 use crate::fields::{
-    BLOCKS, DEAD, DEAD_AT, DEAD_REASON, ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, PENDING,
-    SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
+    ID, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PARTITION, PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT,
+    exactly,
 };
-use crate::ids::RecordId;
 use crate::partition::PARTITIONS;
 use crate::position::NO_SEQ;
 use crate::reason::DeadReason;
@@ -53,6 +49,54 @@ pub struct Repaired<'a> {
     pub oversized: Vec<&'a Record>,
     /// Records that the server refuses to change, with its code.
     pub refused: Vec<(&'a Record, i32)>,
+}
+
+/// Why a record is marked dead that was not leased for a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unleasable {
+    /// It can be neither leased nor corrected.
+    Unfit(Unfit),
+    /// It is quarantined and has used up its attempts.
+    Exhausted {
+        /// Whether its last lease may not have expired, but the owner of that lease is dead.
+        is_owner_dead: bool,
+    },
+    /// It has no room for the fields of a lease, a partition or a `seq`.
+    Oversized,
+}
+
+impl Unleasable {
+    fn action(self) -> &'static str {
+        match self {
+            Self::Unfit(_) => "make an unfit record dead",
+            Self::Exhausted { .. } => "make a suspect dead",
+            Self::Oversized => "make an oversized record dead",
+        }
+    }
+
+    /// Matches the record while this holds.
+    fn filter(self, record: &Record) -> RawDocumentBuf {
+        let id = Bson::from(&record.id);
+        let filter = match self {
+            Self::Unfit(Unfit::Nameless) => return with_status(&RawId::of(&record.raw), PENDING),
+            Self::Unfit(Unfit::Twice(field)) => {
+                doc! { ID: id, STATUS: PENDING, "$expr": has_twice(field) }
+            }
+            Self::Exhausted { is_owner_dead } => {
+                let lease = doc! { ID: id, STATUS: PENDING, LEASE_UNTIL: record.lease_until };
+                let ended = match record.lease_owner.filter(|_| is_owner_dead) {
+                    Some(owner) => doc! { LEASE_OWNER: owner },
+                    None => doc! { "$expr": { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] } },
+                };
+                lease.into_iter().chain(ended).collect()
+            }
+            Self::Oversized => {
+                let waiting = doc! { "$in": [PENDING, SCHEDULED] };
+                doc! { ID: id, STATUS: waiting, LEASE_ID: Bson::Null }
+            }
+        };
+        RawWriter::default().fields(&filter).finish()
+    }
 }
 
 /// Result of one promotion of scheduled records.
@@ -201,7 +245,9 @@ impl Repairs {
             Written::default()
         } else {
             let action = "promote scheduled records";
-            self.send_by_ids(action, &ids, SCHEDULED, change.into()).await?
+            let change = change.into();
+            let one = |id| statement(&with_status(id, SCHEDULED), &change);
+            self.send_encoded(action, &ids.iter().map(one).collect::<Vec<_>>()).await?
         };
         let failed = written.failed.into_iter();
         let failed = failed.filter_map(|(index, code)| Some((ids.get(index)?.clone(), code)));
@@ -209,110 +255,39 @@ impl Repairs {
         Ok(Promoted { count: written.matched, more, next, failed })
     }
 
-    /// Marks a quarantined record dead that has used up its attempts, unless its lease changed
-    /// meanwhile. `is_owner_dead`: the lease may not have expired, but its owner is dead. Returns
-    /// whether the record was changed.
-    pub async fn mark_expired_dead(
+    /// Marks a record dead that cannot be leased, unless it changed meanwhile. Stores as much of the
+    /// reason as fits. Returns whether the record was changed.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] if a foreign validator rejects it. An oversized record is not changed
+    /// then.
+    pub async fn mark_dead(
         &self,
         record: &Record,
-        reason: &DeadReason,
-        blocks: bool,
-        is_owner_dead: bool,
-    ) -> Result<bool, StoreError> {
-        let mut set = doc! { STATUS: DEAD, DEAD_REASON: reason.to_string() };
-        if blocks {
-            set.insert(BLOCKS, true);
-        }
-        let mut filter = doc! {
-            ID: Bson::from(&record.id),
-            STATUS: PENDING,
-            LEASE_UNTIL: record.lease_until,
-        };
-        match record.lease_owner.filter(|_| is_owner_dead) {
-            Some(owner) => filter.insert(LEASE_OWNER, owner),
-            None => filter.insert("$expr", doc! { "$lte": [format!("${LEASE_UNTIL}"), "$$NOW"] }),
-        };
-        let statement = doc! {
-            "q": filter,
-            "u": {
-                "$set": set,
-                "$currentDate": { DEAD_AT: true },
-                "$unset": { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" },
-            },
-            "multi": false,
-        };
-        let action = "make a suspect dead";
-        let written = self.send(action, vec![statement]).await?;
-        refused(action, &written)?;
-        Ok(written.matched == 1)
-    }
-
-    /// Marks an unfit pending record dead, with as much of the reason as fits. Returns whether the
-    /// record was changed.
-    pub async fn mark_unfit_dead(
-        &self,
-        record: &Record,
-        unfit: Unfit,
+        cause: Unleasable,
         reason: &DeadReason,
         blocks: bool,
     ) -> Result<bool, StoreError> {
-        let action = "make an unfit record dead";
-        let mut written = Written::default();
+        let (action, filter) = (cause.action(), cause.filter(record));
+        let is_oversized = cause == Unleasable::Oversized;
+        let mut refusal = 0;
         for change in smallest_deaths(reason, blocks) {
-            written = match unfit {
-                Unfit::Nameless => {
-                    let id = RawId::of(&record.raw);
-                    self.send_by_ids(action, &[id], PENDING, change).await?
-                }
-                Unfit::Twice(field) => {
-                    let q = doc! {
-                        ID: Bson::from(&record.id),
-                        STATUS: PENDING,
-                        "$expr": has_twice(field),
-                    };
-                    let statement = doc! { "q": q, "u": change, "multi": false };
-                    self.send(action, vec![statement]).await?
-                }
-            };
-            if !written.failed.iter().any(|(_, code)| TOO_LARGE_CODES.contains(code)) {
+            let written = self.send_encoded(action, &[statement(&filter, &change)]).await?;
+            let Some((_, code)) = written.failed.first() else { return Ok(written.matched == 1) };
+            refusal = *code;
+            if !is_oversized && !TOO_LARGE_CODES.contains(code) {
                 break;
             }
         }
-        refused(action, &written)?;
-        Ok(written.matched == 1)
-    }
-
-    /// Marks a record dead that has no room for lease fields, with as much of the reason as fits.
-    /// Returns whether the record was changed.
-    pub async fn mark_oversized_dead(
-        &self,
-        id: &RecordId,
-        reason: &DeadReason,
-        blocks: bool,
-    ) -> Result<bool, StoreError> {
-        for change in smallest_deaths(reason, blocks) {
-            let waiting = doc! { "$in": [PENDING, SCHEDULED] };
-            let q = doc! { ID: Bson::from(id), STATUS: waiting, LEASE_ID: Bson::Null };
-            let statement = doc! { "q": q, "u": change, "multi": false };
-            let written = self.send("make an oversized record dead", vec![statement]).await?;
-            if written.failed.is_empty() {
-                return Ok(written.matched == 1);
-            }
-        }
-        Ok(false)
+        if is_oversized { Ok(false) } else { Err(StoreError::Refused { action, code: refusal }) }
     }
 
     /// Returns whether any record is scheduled. This read usually replaces three.
     async fn is_any_scheduled(&self) -> Result<bool, StoreError> {
-        let records = self.collections.records();
-        let find = records
-            .find_one(doc! { STATUS: exactly(SCHEDULED) })
-            .projection(doc! { ID: 1 })
-            .hint(Hint::Name(SCHEDULED_INDEX.into()))
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(primary());
-        let found = within("read scheduled records", limits::BATCH_TIMEOUT, find.into_future());
-        Ok(self.collections.by_index(SCHEDULED_INDEX, found).await?.is_some())
+        let scheduled = doc! { STATUS: exactly(SCHEDULED) };
+        let find = Find::ids("read scheduled records", SCHEDULED_INDEX, scheduled);
+        Ok(!self.collections.find(Find { limit: 1, ..find }).await?.is_empty())
     }
 
     async fn scheduled(
@@ -321,18 +296,9 @@ impl Repairs {
         limit: usize,
         left_out: &HashSet<RawId>,
     ) -> Result<Vec<RawId>, StoreError> {
-        let records = self.collections.records();
-        let find = records
-            .find(filter)
-            .projection(doc! { ID: 1 })
-            .sort(doc! { VISIBLE_AT: 1 })
-            .hint(Hint::Name(SCHEDULED_INDEX.into()))
-            .limit(i64::try_from(limit + left_out.len()).unwrap_or(i64::MAX))
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(primary());
-        let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read scheduled records", limits::BATCH_TIMEOUT, reading);
-        let found = self.collections.by_index(SCHEDULED_INDEX, found).await?;
+        let find = Find::ids("read scheduled records", SCHEDULED_INDEX, filter);
+        let (order, room) = (doc! { VISIBLE_AT: 1 }, limit + left_out.len());
+        let found = self.collections.find(Find { order, limit: room, ..find }).await?;
         let ids = found.iter().map(|record| RawId::of(record));
         Ok(ids.filter(|id| !left_out.contains(id)).take(limit).collect())
     }
@@ -344,36 +310,24 @@ impl Repairs {
             VISIBLE_AT: { "$type": "date" },
             "$expr": { "$gt": [format!("${VISIBLE_AT}"), "$$NOW"] },
         };
-        let records = self.collections.records();
-        let find = records
-            .find_one(later)
-            .projection(doc! { VISIBLE_AT: 1, ID: 0 })
-            .sort(doc! { VISIBLE_AT: 1 })
-            .hint(Hint::Name(SCHEDULED_INDEX.into()))
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(primary());
-        let next =
-            within("read the next scheduled record", limits::BATCH_TIMEOUT, find.into_future());
-        let next = self.collections.by_index(SCHEDULED_INDEX, next).await?;
-        Ok(next.and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
+        let next = Find {
+            fields: doc! { VISIBLE_AT: 1, ID: 0 },
+            order: doc! { VISIBLE_AT: 1 },
+            limit: 1,
+            ..Find::whole("read the next scheduled record", SCHEDULED_INDEX, later)
+        };
+        let next = self.collections.find(next).await?;
+        Ok(next.first().and_then(|record| record.get_datetime(VISIBLE_AT).ok()))
     }
 
-    /// Changes the records with these ids and this status. Ids can be of any type.
-    async fn send_by_ids(
+    /// Sends statements that name ids of any type.
+    async fn send_encoded(
         &self,
         action: &'static str,
-        ids: &[RawId],
-        status: &str,
-        change: Bson,
+        statements: &[RawDocumentBuf],
     ) -> Result<Written, StoreError> {
-        let rest = doc! { "u": change, "multi": false };
-        let statement = |id: &RawId| {
-            let q = RawWriter::default().element(id, ID).fields(&doc! { STATUS: status }).finish();
-            RawWriter::default().document("q", &q).fields(&rest).finish()
-        };
-        let statements: Vec<RawDocumentBuf> = ids.iter().map(statement).collect();
         let options = write::options(AckLevel::Majority);
-        let command = RawWriter::writes(&self.collections, "update", &statements, &options);
+        let command = RawWriter::writes(&self.collections, "update", statements, &options);
         write::send(self.collections.database(), action, command).await
     }
 
@@ -416,12 +370,15 @@ fn has_twice(field: &str) -> Document {
     doc! { "$gt": [{ "$size": of_this_name }, 1] }
 }
 
-/// Returns an error if a foreign validator rejects the statement.
-fn refused(action: &'static str, written: &Written) -> Result<(), StoreError> {
-    match written.failed.first() {
-        Some((_, code)) => Err(StoreError::Refused { action, code: *code }),
-        None => Ok(()),
-    }
+/// Matches the record with this id, of any type, while it has this status.
+fn with_status(id: &RawId, status: &str) -> RawDocumentBuf {
+    RawWriter::default().element(id, ID).fields(&doc! { STATUS: status }).finish()
+}
+
+/// Builds the statement that changes one record.
+fn statement(filter: &RawDocumentBuf, change: &Bson) -> RawDocumentBuf {
+    let rest = doc! { "u": change, "multi": false };
+    RawWriter::default().document("q", filter).fields(&rest).finish()
 }
 
 /// Matches a valid partition: any integral number from 0 to 255.
@@ -432,12 +389,81 @@ fn placed() -> Document {
 
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
+
     use super::*;
+    use crate::ids::InstanceId;
 
     #[test]
     fn repaired_any_is_true_with_a_partition_or_a_seq() {
         for (partition, seq, any) in [(0, 0, false), (1, 0, true), (0, 1, true), (2, 2, true)] {
             assert_eq!(RepairCounts { partition, seq }.any(), any, "{partition} {seq}");
         }
+    }
+    /// The guards of each death. A weaker one could mark a record dead that another instance delivers.
+    #[test]
+    fn record_is_marked_dead_only_while_the_cause_holds() {
+        let owner = InstanceId::fresh();
+        let until = DateTime::from_millis(7);
+        let read = |document: &Document| Record::read(&RawDocumentBuf::try_from(document).unwrap());
+        let record = read(&doc! {
+            "_id": 1, "key": "k", "status": "pending", "leaseId": bson::Uuid::new(),
+            "leaseUntil": until, "leaseOwner": owner,
+        });
+        let expired = doc! { "$lte": ["$leaseUntil", "$$NOW"] };
+        let names = doc! { "$objectToArray": "$$ROOT" };
+        let keys = doc! { "$filter": { "input": names, "cond": { "$eq": ["$$this.k", "key"] } } };
+        let pending = |rest: Document| {
+            let guard = doc! { "_id": 1_i64, "status": "pending" };
+            guard.into_iter().chain(rest).collect::<Document>()
+        };
+
+        for (cause, guard) in [
+            (
+                Unleasable::Unfit(Unfit::Twice("key")),
+                pending(doc! { "$expr": { "$gt": [{ "$size": keys }, 1] } }),
+            ),
+            (
+                Unleasable::Exhausted { is_owner_dead: false },
+                pending(doc! { "leaseUntil": until, "$expr": expired }),
+            ),
+            (
+                Unleasable::Exhausted { is_owner_dead: true },
+                pending(doc! { "leaseUntil": until, "leaseOwner": owner }),
+            ),
+            (
+                Unleasable::Oversized,
+                doc! {
+                    "_id": 1_i64, "status": { "$in": ["pending", "scheduled"] }, "leaseId": null,
+                },
+            ),
+            (Unleasable::Unfit(Unfit::Nameless), doc! { "_id": 1, "status": "pending" }),
+        ] {
+            let expected = RawDocumentBuf::try_from(&guard).unwrap();
+            assert_eq!(cause.filter(&record), expected, "{cause:?}");
+        }
+        let ownerless = read(&doc! { "_id": 1, "leaseId": bson::Uuid::new(), "leaseUntil": until });
+        let any = [true, false]
+            .map(|is_owner_dead| Unleasable::Exhausted { is_owner_dead }.filter(&ownerless));
+        assert_eq!(any[0], any[1], "without an owner only the end of the lease counts");
+    }
+
+    #[test]
+    fn death_is_one_conditional_update_without_lease_fields() {
+        let reason = DeadReason::LeaseExpired { attempts: 3 };
+        let filter = rawdoc! { "_id": 1 };
+
+        let sent = statement(&filter, &smallest_deaths(&reason, true)[0]);
+
+        let expected = doc! {
+            "q": { "_id": 1 },
+            "u": {
+                "$set": { "status": "dead", "deadReason": "lease expired: 3 times", "blocks": true },
+                "$currentDate": { "deadAt": true },
+                "$unset": { "leaseId": "", "leaseUntil": "", "leaseOwner": "" },
+            },
+            "multi": false,
+        };
+        assert_eq!(sent, RawDocumentBuf::try_from(&expected).unwrap());
     }
 }

@@ -4,21 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use futures_util::TryStreamExt;
-use mongodb::options::ReadConcern;
+use postrider_store::StoreError;
 use postrider_store::codes::{TOO_LARGE_CODES, TRANSIENT_CODES};
-use postrider_store::connect::primary;
 use postrider_store::write::{AckLevel, Written, delete, update};
-use postrider_store::{StoreError, limits, within};
 
-use crate::collections::{Collections, names};
+use crate::collections::{Collections, Find, ID_INDEX, names};
 use crate::fields::{
     ATTEMPT, ATTEMPT_LIMIT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, LAST_ERROR,
     LAST_ERROR_AT, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS, VISIBLE_AT,
 };
 use crate::ids::{LeaseId, RecordId};
-use crate::lease::bson_ids;
+use crate::lease::{held, no_lease};
 use crate::reason::{DeadReason, shortened};
+use crate::undecoded::decode_valid_fields;
 
 /// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,10 +192,8 @@ impl Settlements {
         &self,
         batch: &[&'a Settlement],
     ) -> Result<Vec<&'a Settlement>, StoreError> {
-        let mut statements = Vec::new();
-        for (lease, ids) in by_lease(batch) {
-            statements.push(doc! { "q": held(lease, &ids), "limit": 0 });
-        }
+        let held = by_lease(batch.iter().copied()).into_iter();
+        let statements = held.map(|(held, _)| doc! { "q": held, "limit": 0 }).collect();
         let name = self.collections.name(names::RECORDS);
         let database = self.collections.database();
         let action = "delete delivered records";
@@ -213,18 +209,18 @@ impl Settlements {
     /// one that the next failover undoes must not release later records of the key.
     async fn read_back(&self, unclear: &[&Settlement]) -> Result<HashSet<RecordId>, StoreError> {
         let ids: Vec<Bson> = unclear.iter().map(|settlement| Bson::from(&settlement.id)).collect();
-        let records = self.collections.records().clone_with_type::<Document>();
-        let find = records
-            .find(doc! { ID: { "$in": ids } })
-            .projection(doc! { ID: 1, STATUS: 1, ATTEMPT: 1, LEASE_ID: 1, LAST_ERROR: 1 })
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(primary());
-        let reading = async { find.await?.try_collect::<Vec<_>>().await };
-        let found = within("read back settled records", limits::BATCH_TIMEOUT, reading).await?;
-        let mut states: HashMap<RecordId, Document> = found
-            .into_iter()
-            .filter_map(|mut state| Some((RecordId::from(state.remove(ID)?), state)))
-            .collect();
+        let written = doc! { ID: { "$in": ids } };
+        let find = Find {
+            fields: doc! { ID: 1, STATUS: 1, ATTEMPT: 1, LEASE_ID: 1, LAST_ERROR: 1 },
+            ..Find::whole("read back settled records", ID_INDEX, written)
+        };
+        let mut states: HashMap<RecordId, Document> = HashMap::new();
+        for state in self.collections.find(find).await? {
+            let (mut state, _) = decode_valid_fields(&state);
+            if let Some(id) = state.remove(ID) {
+                states.insert(RecordId::from(id), state);
+            }
+        }
         let lost = unclear
             .iter()
             .filter(|settlement| !is_written(settlement, states.remove(&settlement.id)))
@@ -272,19 +268,19 @@ fn check_transient(code: i32) -> Result<(), StoreError> {
     }
 }
 
-fn held(lease: LeaseId, ids: &[RecordId]) -> Document {
-    doc! { ID: { "$in": bson_ids(ids) }, LEASE_ID: lease, STATUS: PENDING }
-}
-
-fn by_lease(batch: &[&Settlement]) -> Vec<(LeaseId, Vec<RecordId>)> {
-    let mut groups: Vec<(LeaseId, Vec<RecordId>)> = Vec::new();
+/// Groups settlements by their lease. A group matches while its lease holds its records.
+fn by_lease<'a>(
+    batch: impl IntoIterator<Item = &'a Settlement>,
+) -> Vec<(Document, Vec<&'a Settlement>)> {
+    let mut groups: Vec<Vec<&Settlement>> = Vec::new();
     for settlement in batch {
-        match groups.iter_mut().find(|(lease, _)| *lease == settlement.lease) {
-            Some((_, ids)) => ids.push(settlement.id.clone()),
-            None => groups.push((settlement.lease, vec![settlement.id.clone()])),
+        match groups.iter_mut().find(|group| group[0].lease == settlement.lease) {
+            Some(group) => group.push(settlement),
+            None => groups.push(vec![settlement]),
         }
     }
-    groups
+    let held = |group: &[&Settlement]| held(group[0].lease, group.iter().map(|one| &one.id));
+    groups.into_iter().map(|group| (held(&group), group)).collect()
 }
 
 /// Builds the statements of a batch with their settlements: one for all done records of a lease,
@@ -293,16 +289,10 @@ fn statements<'a>(batch: &[&'a Settlement]) -> (Vec<Document>, Vec<Vec<&'a Settl
     let mut statements = Vec::new();
     let mut members = Vec::new();
     for alike in [Outcome::Done, Outcome::Released] {
-        let same: Vec<&Settlement> =
-            batch.iter().copied().filter(|settlement| settlement.outcome == alike).collect();
-        for (lease, ids) in by_lease(&same) {
-            let of_lease = same.iter().copied().filter(|one| one.lease == lease).collect();
+        let same = batch.iter().copied().filter(|settlement| settlement.outcome == alike);
+        for (held, of_lease) in by_lease(same) {
+            statements.push(doc! { "q": held, "u": change(&alike), "multi": true });
             members.push(of_lease);
-            statements.push(doc! {
-                "q": held(lease, &ids),
-                "u": change(&alike),
-                "multi": true,
-            });
         }
     }
     for settlement in batch {
@@ -315,12 +305,7 @@ fn statements<'a>(batch: &[&'a Settlement]) -> (Vec<Document>, Vec<Vec<&'a Settl
 }
 
 fn statement(settlement: &Settlement, change: Bson) -> Document {
-    let ids = std::slice::from_ref(&settlement.id);
-    doc! { "q": held(settlement.lease, ids), "u": change, "multi": false }
-}
-
-fn no_lease() -> Document {
-    doc! { LEASE_ID: "", LEASE_UNTIL: "", LEASE_OWNER: "" }
+    doc! { "q": held(settlement.lease, [&settlement.id]), "u": change, "multi": false }
 }
 
 fn change(outcome: &Outcome) -> Bson {

@@ -25,10 +25,9 @@ use mongodb::{ClientSession, Collection};
 use postrider_store::connect::primary;
 use postrider_store::{StoreError, limits, within};
 
-use crate::collections::Collections;
+use crate::collections::{Collections, Find, ID_INDEX};
 use crate::fields::{ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use crate::ids::RecordId;
-use crate::inspect::ID_INDEX;
 use crate::merge::{PartialRead, merged};
 use crate::position::{Position, partitions_of};
 use crate::record::Record;
@@ -85,6 +84,11 @@ pub struct ReadLimit {
 }
 
 impl ReadLimit {
+    /// Limits the number of records alone.
+    fn of(records: usize) -> Self {
+        Self { records, bytes: usize::MAX }
+    }
+
     /// Returns whether a read ended because these records reached the limits.
     pub fn is_filled_by(&self, records: &[Record]) -> bool {
         records.len() >= self.records || size_of(records) >= self.bytes
@@ -103,7 +107,7 @@ impl OutboxSnapshot {
         } else {
             let options = SessionOptions::builder().snapshot(true).build();
             let session = collections.client().start_session().with_options(options);
-            Some(within("begin a snapshot", limits::BATCH_TIMEOUT, session.into_future()).await?)
+            Some(within("begin a snapshot", limits::BATCH_TIMEOUT, session).await?)
         };
         Ok(Self { session, records: collections.records(), within_keys: false })
     }
@@ -158,7 +162,9 @@ impl OutboxSnapshot {
                 KEY: key,
             };
             // The server merges the ranges in this order, by the index.
-            let records = self.find("read a lane", filter, doc! { SEQ: 1 }, room).await?;
+            let order = doc! { SEQ: 1 };
+            let find = Find { order, ..Find::whole("read a lane", LANE_INDEX, filter) };
+            let records = self.find(find, room).await?;
             let is_cut = room.is_filled_by(&records);
             parts.push(PartialRead { records, is_cut });
         }
@@ -178,9 +184,8 @@ impl OutboxSnapshot {
             // It may have been replaced by a record with a key.
             filter.insert(KEY, doc! { "$not": { "$type": "string" } });
         }
-        let room = ReadLimit { records: 1, bytes: usize::MAX };
-        let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
-        let mut found = self.find_with("read a record", filter, options, room).await?;
+        let find = Find::whole("read a record", ID_INDEX, filter);
+        let mut found = self.find(find, ReadLimit::of(1)).await?;
         found.retain(|record| record.partition == partition);
         Ok(found)
     }
@@ -192,38 +197,22 @@ impl OutboxSnapshot {
         status: &str,
     ) -> Result<Option<Record>, StoreError> {
         let filter = doc! { ID: Bson::from(id), STATUS: exactly(status) };
-        let room = ReadLimit { records: 1, bytes: usize::MAX };
-        let options = FindOptions::builder().hint(Hint::Keys(doc! { ID: 1 })).build();
-        Ok(self.find_with("read a record", filter, options, room).await?.pop())
+        let find = Find::whole("read a record", ID_INDEX, filter);
+        Ok(self.find(find, ReadLimit::of(1)).await?.pop())
     }
 
-    async fn find(
-        &mut self,
-        action: &'static str,
-        filter: Document,
-        order: Document,
-        room: ReadLimit,
-    ) -> Result<Vec<Record>, StoreError> {
-        let options =
-            FindOptions::builder().sort(order).hint(Hint::Name(LANE_INDEX.into())).build();
-        self.find_with(action, filter, options, room).await
-    }
-
-    async fn find_with(
-        &mut self,
-        action: &'static str,
-        filter: Document,
-        mut options: FindOptions,
-        room: ReadLimit,
-    ) -> Result<Vec<Record>, StoreError> {
-        options.limit = Some(i64::try_from(room.records).unwrap_or(i64::MAX));
-        // One above the limit, or the server keeps the cursor open.
-        options.batch_size = Some(u32::try_from(room.records + 1).unwrap_or(u32::MAX));
-        options.selection_criteria = Some(primary());
-        let index = match &options.hint {
-            Some(Hint::Name(index)) => index.clone(),
-            _ => ID_INDEX.to_owned(),
-        };
+    /// Reads up to `room`, which replaces the limits of `find`.
+    async fn find(&mut self, find: Find, room: ReadLimit) -> Result<Vec<Record>, StoreError> {
+        let Find { action, index, filter, fields, order, timeout, .. } = find;
+        let mut options = FindOptions::builder()
+            .projection(fields)
+            .sort(order)
+            .hint(Hint::Name(index.to_owned()))
+            .limit(i64::try_from(room.records).unwrap_or(i64::MAX))
+            // One above the limit, or the server keeps the cursor open.
+            .batch_size(u32::try_from(room.records + 1).unwrap_or(u32::MAX))
+            .selection_criteria(primary())
+            .build();
         let mut gathered = Gathered { records: Vec::new(), bytes: 0, room };
         let reading = async {
             match &mut self.session {
@@ -243,8 +232,8 @@ impl OutboxSnapshot {
             }
             Ok(gathered.records)
         };
-        let read = within(action, limits::BATCH_TIMEOUT, reading).await;
-        read.map_err(|error| error.of_index(self.records.name(), &index))
+        let read = within(action, timeout, reading).await;
+        read.map_err(|error| error.of_index(self.records.name(), index))
     }
 }
 

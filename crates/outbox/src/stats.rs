@@ -10,12 +10,13 @@ use mongodb::options::Hint;
 use postrider_store::{StoreError, limits, within};
 use serde::{Deserialize, Serialize};
 
+use crate::collections::{Find, ID_INDEX};
 use crate::fields::{
     DEAD, DEAD_REASON, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, STATUS, TYPE, exactly,
 };
 use crate::filter::{between, invalid, seq};
 use crate::ids::RecordId;
-use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, ID_INDEX, Inspector, decoded};
+use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, Inspector, decoded};
 use crate::partition::PARTITIONS;
 use crate::record::{LaneKey, Placement, Record};
 use crate::repair::SCHEDULED_INDEX;
@@ -24,7 +25,7 @@ use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{RawId, RawWriter};
 
 /// Records to sample in one range.
-const SAMPLE_SIZE: i64 = 100;
+const SAMPLE_SIZE: usize = 100;
 
 /// Partitions to sample the first records of.
 const SAMPLED_PARTITIONS: i32 = 32;
@@ -102,11 +103,6 @@ pub enum GroupBy {
     Key,
 }
 
-impl GroupBy {
-    /// The words for them.
-    pub const WORDS: [&str; 3] = [TYPE, "reason", KEY];
-}
-
 /// The largest groups of pending and of dead records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -172,50 +168,43 @@ impl Inspector {
             self.probe(),
         )?;
         let (pending, oldest) = pending;
+        let counts = [(PENDING, pending), (SCHEDULED, scheduled), (DEAD, dead)];
+        let over = counts.into_iter().filter(|(_, count)| *count > MAX_EXACT_COUNT);
+        let over: Vec<&str> = over.map(|(name, _)| name).collect();
+        let [pending, scheduled, dead] = counts.map(|(_, count)| count.min(MAX_EXACT_COUNT));
         let mut stats = Stats {
+            pending,
+            scheduled,
+            done: total.saturating_sub(pending + scheduled + dead + invalid),
+            dead,
             invalid,
             oldest_pending_seconds: oldest.map(|age| age.as_secs()),
-            ..Stats::default()
+            accuracy: BTreeMap::new(),
         };
-        let mut accuracy = BTreeMap::new();
+        let mut accuracy = BTreeMap::from([(DONE, Accuracy::Estimate)]);
+        accuracy.extend(over.iter().map(|name| (*name, Accuracy::AtLeast)));
         if !is_all {
-            accuracy.insert("invalid".to_owned(), Accuracy::AtLeast);
+            accuracy.insert("invalid", Accuracy::AtLeast);
         }
-        let counts = [
-            (PENDING, pending, &mut stats.pending),
-            (SCHEDULED, scheduled, &mut stats.scheduled),
-            (DEAD, dead, &mut stats.dead),
-        ];
-        for (name, count, figure) in counts {
-            *figure = count.min(MAX_EXACT_COUNT);
-            if count > MAX_EXACT_COUNT {
-                accuracy.insert(name.to_owned(), Accuracy::AtLeast);
-            }
+        if over.contains(&PENDING) {
+            accuracy.insert("oldestPendingSeconds", Accuracy::AtLeast);
         }
-        let rest = stats.pending + stats.scheduled + stats.dead + stats.invalid;
-        stats.done = total.saturating_sub(rest);
-        accuracy.insert(DONE.to_owned(), Accuracy::Estimate);
-        if pending > MAX_EXACT_COUNT {
-            accuracy.insert("oldestPendingSeconds".to_owned(), Accuracy::AtLeast);
-        }
-        if pending > MAX_EXACT_COUNT || scheduled > MAX_EXACT_COUNT || dead > MAX_EXACT_COUNT {
-            accuracy.insert(DONE.to_owned(), Accuracy::AtMost);
+        if !over.is_empty() {
+            accuracy.insert(DONE, Accuracy::AtMost);
             // With few done records, the others are the difference.
             let done = self.count_of(DONE, DONE_TTL_INDEX, MAX_EXACT_COUNT + 1).await?;
             if done <= MAX_EXACT_COUNT {
                 accuracy.remove(DONE);
                 let uncounted = stats.done.saturating_sub(done);
                 stats.done = done;
-                if pending > MAX_EXACT_COUNT
-                    && scheduled <= MAX_EXACT_COUNT
-                    && dead <= MAX_EXACT_COUNT
-                {
+                if over == [PENDING] {
                     stats.pending += uncounted;
-                    accuracy.insert(PENDING.to_owned(), Accuracy::Estimate);
+                    accuracy.insert(PENDING, Accuracy::Estimate);
                 }
             }
         }
-        stats.accuracy = accuracy;
+        let accuracy = accuracy.into_iter().map(|(name, accuracy)| (name.to_owned(), accuracy));
+        stats.accuracy = accuracy.collect();
         Ok(stats)
     }
 
@@ -224,12 +213,7 @@ impl Inspector {
         let is_pending = doc! { "$eq": [format!("${STATUS}"), PENDING] };
         let pipeline = [
             doc! { "$limit": i64::try_from(MAX_EXACT_COUNT + 1).unwrap_or(i64::MAX) },
-            doc! { "$group": {
-                ID: format!("${STATUS}"),
-                "count": { "$sum": 1 },
-                "oldest": { "$min": { "$cond": [is_pending, seq(), Bson::Null] } },
-                "now": { "$first": "$$NOW" },
-            } },
+            count_with_age(format!("${STATUS}"), doc! { "$cond": [is_pending, seq(), Bson::Null] }),
         ];
         let mut stats = Stats::default();
         let mut total = 0;
@@ -268,12 +252,7 @@ impl Inspector {
         let pipeline = [
             doc! { "$match": { STATUS: exactly(PENDING) } },
             doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
-            doc! { "$group": {
-                ID: Bson::Null,
-                "count": { "$sum": 1 },
-                "oldest": { "$min": seq() },
-                "now": { "$first": "$$NOW" },
-            } },
+            count_with_age(Bson::Null, seq()),
         ];
         let found = self.aggregate("count pending records", pipeline, LANE_INDEX).await?;
         let found = found.first().map(|group| decoded(group)).unwrap_or_default();
@@ -373,29 +352,21 @@ impl Inspector {
         &self,
         filter: Document,
         order: Document,
-        index: &str,
+        index: &'static str,
         mismatches: &mut Mismatches,
     ) -> Result<(), StoreError> {
-        let records = self.collections.records();
-        let find = records
-            .find(filter)
-            .sort(order)
-            .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
-            .limit(SAMPLE_SIZE)
-            .hint(Hint::Name(index.to_owned()));
-        let sampling = async {
-            let mut cursor = find.await?;
-            while cursor.advance().await? {
-                mismatches.add(Record::read(cursor.current()));
-            }
-            Ok(())
-        };
-        let sampled = within("sample records", limits::REPORT_TIMEOUT, sampling);
-        self.collections.by_index(index, sampled).await
+        let fields = doc! { ID: 1, KEY: 1, PARTITION: 1 };
+        let (limit, timeout) = (SAMPLE_SIZE, limits::REPORT_TIMEOUT);
+        let find = Find::whole("sample records", index, filter);
+        let sample = Find { fields, order, limit, timeout, ..find };
+        for record in self.collections.find(sample).await? {
+            mismatches.add(Record::read(&record));
+        }
+        Ok(())
     }
 
     async fn count_of(&self, status: &str, index: &str, limit: u64) -> Result<u64, StoreError> {
-        self.count(&doc! { STATUS: exactly(status) }, index, limit).await
+        self.collections.count(index, doc! { STATUS: exactly(status) }, Some(limit)).await
     }
 
     async fn aggregate(
@@ -423,6 +394,16 @@ fn word_of(field: &str) -> Document {
     ] };
     let word = doc! { "$let": { "vars": { "at": { "$indexOfBytes": [field, ":"] } }, "in": cut } };
     doc! { "$cond": [{ "$eq": [{ "$type": field }, "string"] }, word, Bson::Null] }
+}
+
+/// Counts groups, with the smallest `seq` of each and the server's time.
+fn count_with_age(group: impl Into<Bson>, seq: Document) -> Document {
+    doc! { "$group": {
+        ID: group.into(),
+        "count": { "$sum": 1 },
+        "oldest": { "$min": seq },
+        "now": { "$first": "$$NOW" },
+    } }
 }
 
 /// Returns the age of a group: its `now` minus its `oldest`.

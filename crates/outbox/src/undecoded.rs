@@ -7,7 +7,7 @@ use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::{Binary, Bson, Document, RawBsonRef, spec::BinarySubtype};
 
 use crate::collections::{Collections, names};
-use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, STATUS};
+use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, STATUS, STATUSES};
 use crate::ids::{RAW, RecordId, raw_text};
 
 /// Maximum nesting to show; MongoDB stores no more.
@@ -30,7 +30,7 @@ impl DecodedRecord {
     pub fn read(record: &RawDocument) -> Self {
         let (document, mut invalid) = decode_lossy(record);
         let status = document.get_str(STATUS);
-        if !matches!(status, Ok(PENDING | SCHEDULED | DONE | DEAD)) {
+        if !status.is_ok_and(|status| STATUSES.contains(&status)) {
             invalid.push(format!(
                 "{STATUS}: must be {PENDING}, {SCHEDULED}, {DONE} or {DEAD}; the record is never delivered"
             ));

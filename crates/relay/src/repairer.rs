@@ -10,7 +10,7 @@ use postrider_outbox::fields::{PENDING, SCHEDULED};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::reason::DeadReason;
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::repair::Repaired;
+use postrider_outbox::repair::{Repaired, Unleasable};
 use postrider_outbox::undecoded::RawId;
 use postrider_store::StoreError;
 use tracing::warn;
@@ -71,20 +71,15 @@ impl<'a, S: Sink> Repairer<'a, S> {
     /// Makes dead a record that is malformed or has no attempt left. Returns whether it did.
     async fn mark_exhausted(&self, record: &Record) -> Result<bool, StoreError> {
         let (repairs, blocks) = (&self.context.repairs, self.blocks(record));
-        let (reason, dead) = match record.unfit {
-            Some(unfit) => {
-                let reason = DeadReason::Malformed(unfit.malformed());
-                let dead = repairs.mark_unfit_dead(record, unfit, &reason, blocks).await;
-                (reason, dead)
-            }
+        let (reason, cause) = match record.unfit {
+            Some(unfit) => (DeadReason::Malformed(unfit.malformed()), Unleasable::Unfit(unfit)),
             None => {
-                let reason = DeadReason::LeaseExpired { attempts: record.attempt };
                 let is_owner_dead = self.context.state.lease_owners.is_dead(record);
-                let dead = repairs.mark_expired_dead(record, &reason, blocks, is_owner_dead).await;
-                (reason, dead)
+                let reason = DeadReason::LeaseExpired { attempts: record.attempt };
+                (reason, Unleasable::Exhausted { is_owner_dead })
             }
         };
-        match dead {
+        match repairs.mark_dead(record, cause, &reason, blocks).await {
             Ok(is_dead) => {
                 if is_dead {
                     self.report_death(record, &reason, blocks);
@@ -145,7 +140,8 @@ impl<'a, S: Sink> Repairer<'a, S> {
     ) -> Result<bool, StoreError> {
         let detail = format!("{what} does not fit into a record of {} bytes", record.size());
         let (reason, blocks) = (DeadReason::TooLarge(detail), self.blocks(record));
-        let is_dead = self.context.repairs.mark_oversized_dead(&record.id, &reason, blocks).await?;
+        let (repairs, cause) = (&self.context.repairs, Unleasable::Oversized);
+        let is_dead = repairs.mark_dead(record, cause, &reason, blocks).await?;
         if is_dead {
             self.report_death(record, &reason, blocks);
         }

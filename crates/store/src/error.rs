@@ -1,6 +1,5 @@
 //! Errors of MongoDB operations, and whether a retry can help.
 
-use std::future::Future;
 use std::time::Duration;
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
@@ -194,7 +193,7 @@ fn driver_code(error: &DriverError) -> Option<i32> {
 pub async fn within<T>(
     action: &'static str,
     limit: Duration,
-    operation: impl Future<Output = mongodb::error::Result<T>>,
+    operation: impl IntoFuture<Output = mongodb::error::Result<T>>,
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, operation).await {
         Ok(Ok(value)) => Ok(value),

@@ -39,7 +39,7 @@ impl DatabaseGuard {
     ///
     /// [`SchemaError`], also for a database of another context.
     pub(super) async fn verify(&self) -> Result<Option<Difference>, SchemaError> {
-        let finding = self.metadata.find_one(doc! { "_id": ID }).into_future();
+        let finding = self.metadata.find_one(doc! { "_id": ID });
         let found = within("ask whose database it is", limits::BATCH_TIMEOUT, finding).await?;
         if let Some(found) = found {
             self.check(&found)?;
@@ -82,8 +82,7 @@ impl DatabaseGuard {
             .find_one_and_update(doc! { "_id": ID }, doc! { "$setOnInsert": ours })
             .upsert(true)
             .return_document(ReturnDocument::Before);
-        within("claim the database for its context", limits::BATCH_TIMEOUT, inserting.into_future())
-            .await
+        within("claim the database for its context", limits::BATCH_TIMEOUT, inserting).await
     }
 
     fn check(&self, found: &Document) -> Result<(), SchemaError> {

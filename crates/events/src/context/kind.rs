@@ -1,5 +1,8 @@
 //! The kinds of collections of a context.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// A kind of collection of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CollectionKind {
@@ -35,17 +38,7 @@ impl CollectionKind {
 }
 
 /// The scope in which a request id is unique.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RequestIds {
     /// An aggregate: the unique index begins with the shard key.

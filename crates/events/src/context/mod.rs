@@ -60,19 +60,6 @@ impl ContextSettings {
             CollectionKind::Prepare => &self.prepare,
         }
     }
-
-    /// Each database once, with its kinds.
-    pub fn databases(&self) -> Vec<(&str, Vec<CollectionKind>)> {
-        let mut databases: Vec<(&str, Vec<CollectionKind>)> = Vec::new();
-        for kind in CollectionKind::ALL {
-            let name = self.database(kind);
-            match databases.iter_mut().find(|(other, _)| *other == name) {
-                Some((_, kinds)) => kinds.push(kind),
-                None => databases.push((name, vec![kind])),
-            }
-        }
-        databases
-    }
 }
 
 /// A bounded context on a deployment. Clones share which collections are ready.
@@ -148,7 +135,7 @@ impl Context {
     ///
     /// As [`ready`](Self::ready).
     pub async fn apply(&self, kind: CollectionKind, name: &str) -> Result<Applied, SchemaError> {
-        let claimed = self.database_guard(kind).claim().await?;
+        let claimed = self.guard_of(self.settings.database(kind)).claim().await?;
         let applied = self.layout(kind, name).apply().await?;
         Ok(Applied { claimed, ..applied })
     }
@@ -163,7 +150,7 @@ impl Context {
         kind: CollectionKind,
         name: &str,
     ) -> Result<Vec<Difference>, SchemaError> {
-        let unclaimed = self.database_guard(kind).verify().await?;
+        let unclaimed = self.guard_of(self.settings.database(kind)).verify().await?;
         let differences = self.layout(kind, name).verify().await?;
         Ok(unclaimed.into_iter().chain(differences).collect())
     }
@@ -174,21 +161,18 @@ impl Context {
     ///
     /// [`SchemaError`], also for a database of another context.
     pub async fn guard(&self) -> Result<(), SchemaError> {
-        for (name, kinds) in self.settings.databases() {
-            self.guard_for(name, &kinds).verify().await?;
+        let mut databases = CollectionKind::ALL.map(|kind| self.settings.database(kind)).to_vec();
+        databases.dedup();
+        for database in databases {
+            self.guard_of(database).verify().await?;
         }
         Ok(())
     }
 
-    fn database_guard(&self, kind: CollectionKind) -> DatabaseGuard {
-        let name = self.settings.database(kind);
-        let kinds =
-            CollectionKind::ALL.into_iter().filter(|kind| self.settings.database(*kind) == name);
-        self.guard_for(name, &kinds.collect::<Vec<_>>())
-    }
-
-    fn guard_for(&self, database: &str, kinds: &[CollectionKind]) -> DatabaseGuard {
-        let settings: Vec<&str> = kinds.iter().map(|kind| kind.setting()).collect();
+    fn guard_of(&self, database: &str) -> DatabaseGuard {
+        let kinds = CollectionKind::ALL.into_iter();
+        let kinds = kinds.filter(|kind| self.settings.database(*kind) == database);
+        let settings: Vec<&str> = kinds.map(CollectionKind::setting).collect();
         DatabaseGuard {
             database: database.to_owned(),
             metadata: connect::collection(&self.client.database(database), guard::COLLECTION),

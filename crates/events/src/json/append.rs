@@ -1,7 +1,5 @@
 //! The body of an append.
 
-use std::borrow::Cow;
-
 use bson::{Bson, Document};
 use serde::Deserialize;
 use serde::de::Deserializer;
@@ -97,11 +95,7 @@ impl PartialSchema for ExpectedVersion {
     }
 }
 
-impl ToSchema for ExpectedVersion {
-    fn name() -> Cow<'static, str> {
-        "ExpectedVersion".into()
-    }
-}
+impl ToSchema for ExpectedVersion {}
 
 fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<EventRequest>, D::Error> {
     checked(from, |events: Vec<EventRequest>| {

@@ -1,7 +1,6 @@
 //! What is wrong with a request, by field.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::fmt;
 
 use crate::Flaw;
@@ -33,10 +32,7 @@ impl fmt::Display for FieldPath<'_> {
 
 /// The flaws that were found so far, one for each field, and at most one more than [`MAX_FLAWS`].
 #[derive(Default)]
-pub(super) struct FlawList {
-    flaws: RefCell<Vec<Flaw>>,
-    fields: RefCell<HashSet<String>>,
-}
+pub(super) struct FlawList(RefCell<Vec<Flaw>>);
 
 impl FlawList {
     /// Adds a flaw, unless the list is full or has one of this field.
@@ -44,20 +40,20 @@ impl FlawList {
         if self.is_full() {
             return;
         }
-        let field = path.to_string();
-        if self.fields.borrow_mut().insert(field.clone()) {
-            self.flaws.borrow_mut().push(Flaw { field, detail: detail() });
+        let (mut flaws, field) = (self.0.borrow_mut(), path.to_string());
+        if flaws.iter().all(|flaw| flaw.field != field) {
+            flaws.push(Flaw { field, detail: detail() });
         }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.flaws.borrow().len() > MAX_FLAWS
+        self.0.borrow().len() > MAX_FLAWS
     }
 
     /// The flaws, of which the last says that there are more, if so.
     pub(super) fn into_report(self) -> Vec<Flaw> {
         let is_full = self.is_full();
-        let mut flaws = self.flaws.into_inner();
+        let mut flaws = self.0.into_inner();
         if is_full && let Some(last) = flaws.last_mut() {
             let detail = format!("has more flaws; the first {MAX_FLAWS} are reported");
             *last = Flaw::new("", detail);
@@ -69,13 +65,12 @@ impl FlawList {
 impl From<Vec<Flaw>> for FlawList {
     fn from(mut flaws: Vec<Flaw>) -> Self {
         flaws.truncate(MAX_FLAWS + 1);
-        let fields = flaws.iter().map(|flaw| flaw.field.clone()).collect();
-        Self { flaws: RefCell::new(flaws), fields: RefCell::new(fields) }
+        Self(RefCell::new(flaws))
     }
 }
 
 impl From<FlawList> for Vec<Flaw> {
     fn from(list: FlawList) -> Self {
-        list.flaws.into_inner()
+        list.0.into_inner()
     }
 }

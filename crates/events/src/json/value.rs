@@ -1,7 +1,5 @@
 //! Types of values in bodies.
 
-use std::borrow::Cow;
-
 use bson::{Bson, DateTime, Document};
 use postrider_outbox::shown;
 use serde::de::{DeserializeSeed, Deserializer};
@@ -197,27 +195,15 @@ impl PartialSchema for Time {
 }
 
 impl ToSchema for Json {
-    fn name() -> Cow<'static, str> {
-        "Json".into()
-    }
-
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         schemas.push(("JsonObject".to_owned(), JsonObject::schema()));
     }
 }
 
 impl ToSchema for JsonObject {
-    fn name() -> Cow<'static, str> {
-        "JsonObject".into()
-    }
-
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         schemas.push(("Json".to_owned(), Json::schema()));
     }
 }
 
-impl ToSchema for Time {
-    fn name() -> Cow<'static, str> {
-        "Time".into()
-    }
-}
+impl ToSchema for Time {}

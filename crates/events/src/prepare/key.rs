@@ -116,7 +116,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         let keys = self.ready().await?;
         for _ in 0..MAX_TRIES {
             let taking = keys.update_one(doc! { "_id": key }, pipeline.clone()).upsert(true);
-            match within("prepare a key", limits::BATCH_TIMEOUT, taking.into_future()).await {
+            match within("prepare a key", limits::BATCH_TIMEOUT, taking).await {
                 Ok(done) => return Ok(done.upserted_id.is_some() || done.modified_count > 0),
                 // Another caller inserted the key: the next try finds it.
                 Err(error) if error.code() == Some(DUPLICATE_KEY) => {}
@@ -289,12 +289,12 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     ) -> Result<bool, StoreError> {
         match change {
             Change::To(pipeline) => {
-                let changing = keys.update_one(filter, pipeline.clone()).into_future();
+                let changing = keys.update_one(filter, pipeline.clone());
                 let done = within("change a prepared key", limits::BATCH_TIMEOUT, changing).await?;
                 Ok(done.matched_count > 0)
             }
             Change::Rollback => {
-                let deleting = keys.delete_one(filter).into_future();
+                let deleting = keys.delete_one(filter);
                 let done =
                     within("roll a prepared key back", limits::BATCH_TIMEOUT, deleting).await?;
                 Ok(done.deleted_count > 0)
@@ -305,7 +305,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
     async fn read(&self, held: Document) -> Result<Option<Prepared>, PrepareError> {
         let keys = self.context.collection(CollectionKind::Prepare, self.name.as_str());
         let keys = keys.clone_with_type::<RawDocumentBuf>();
-        let reading = keys.find_one(held).into_future();
+        let reading = keys.find_one(held);
         let found = within("read a prepared key", limits::BATCH_TIMEOUT, reading).await?;
         read_prepared(found).map_err(PrepareError::Decode)
     }

@@ -109,7 +109,7 @@ impl<A: Aggregate> Repository<A> {
     ) -> Result<Option<Loaded<A>>, RepositoryError> {
         let snapshot = self.snapshots.load(&self.name, id, tenant).await?;
         let start = snapshot.and_then(Loaded::of).unwrap_or_else(|| Loaded::nothing(id));
-        let tail = Range { from_version: Some(start.next()), ..all_of(tenant) };
+        let tail = Range { from_version: Some(start.next()), ..Range::of_tenant(tenant) };
         start.replay(self.events.load(&self.name, id, &tail).await?).await
     }
 
@@ -124,7 +124,7 @@ impl<A: Aggregate> Repository<A> {
         version: i64,
         tenant: Option<&str>,
     ) -> Result<Option<Loaded<A>>, RepositoryError> {
-        let range = Range { to_version: Some(version), ..all_of(tenant) };
+        let range = Range { to_version: Some(version), ..Range::of_tenant(tenant) };
         Loaded::nothing(id).replay(self.events.load(&self.name, id, &range).await?).await
     }
 
@@ -140,7 +140,7 @@ impl<A: Aggregate> Repository<A> {
         time: i64,
         tenant: Option<&str>,
     ) -> Result<Option<Loaded<A>>, RepositoryError> {
-        let events = self.events.load(&self.name, id, &all_of(tenant)).await?;
+        let events = self.events.load(&self.name, id, &Range::of_tenant(tenant)).await?;
         // Not by a range of times, which has gaps if the clock was set back.
         let events =
             events.try_take_while(move |stream| std::future::ready(Ok(stream.create_time <= time)));
@@ -236,8 +236,4 @@ impl<A: Aggregate> Loaded<A> {
             ..self.rest
         })
     }
-}
-
-fn all_of(tenant: Option<&str>) -> Range {
-    Range { tenant_id: tenant.map(str::to_owned), ..Range::default() }
 }

@@ -77,7 +77,7 @@ impl SnapshotStore {
         let snapshots = self.context.ready(CollectionKind::Snapshots, name.as_str()).await?;
         for _ in 0..MAX_TRIES {
             let saving = snapshots.update_one(with_id(id), pipeline.clone()).upsert(true);
-            match within("save a snapshot", limits::BATCH_TIMEOUT, saving.into_future()).await {
+            match within("save a snapshot", limits::BATCH_TIMEOUT, saving).await {
                 Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => {
                     return Ok(Saved { written: true, version: ours });
                 }
@@ -111,7 +111,7 @@ impl SnapshotStore {
             filter.insert(TENANT_ID, tenant);
         }
         let snapshots = self.stored(name);
-        let loading = snapshots.find_one(filter).into_future();
+        let loading = snapshots.find_one(filter);
         let found = within("load a snapshot", limits::BATCH_TIMEOUT, loading).await?;
         Ok(found.and_then(|found| snapshot(id, Document::try_from(found).ok()?)))
     }
@@ -128,9 +128,7 @@ impl SnapshotStore {
     ) -> Result<i64, SnapshotError> {
         let snapshots = self.stored(name);
         let asking = snapshots.find_one(with_id(id)).projection(doc! { VERSION: 1 });
-        let found =
-            within("read a snapshot's version", limits::BATCH_TIMEOUT, asking.into_future())
-                .await?;
+        let found = within("read a snapshot's version", limits::BATCH_TIMEOUT, asking).await?;
         Ok(found.and_then(|found| version(&Document::try_from(found).ok()?)).unwrap_or(0))
     }
 

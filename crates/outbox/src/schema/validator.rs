@@ -8,8 +8,8 @@
 use bson::{Bson, Document, doc};
 
 use crate::fields::{
-    CONTENT_TYPE, CREATED_AT, DEAD, DEDUP_KEY, DESTINATION, DONE, HEADERS, ID, KEY, PARTITION,
-    PAYLOAD, PENDING, SCHEDULED, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
+    CONTENT_TYPE, CREATED_AT, DEDUP_KEY, DESTINATION, HEADERS, ID, KEY, PARTITION, PAYLOAD, STATUS,
+    STATUSES, TENANT_ID, TYPE, VISIBLE_AT,
 };
 use crate::schema::options::Validator;
 
@@ -18,8 +18,6 @@ use crate::schema::options::Validator;
 pub const LEVEL: &str = "moderate";
 
 const REQUIRED: [&str; 3] = [TYPE, PAYLOAD, STATUS];
-
-const STATUSES: [&str; 4] = [PENDING, SCHEDULED, DONE, DEAD];
 
 /// BSON types that a broker can carry as a header.
 const HEADER_TYPES: &[&str] =

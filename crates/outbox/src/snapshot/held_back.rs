@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use bson::{Bson, Document, Timestamp, doc};
-use mongodb::options::{FindOptions, Hint};
 use postrider_store::StoreError;
 
+use crate::collections::{Find, ID_INDEX};
 use crate::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PAYLOAD, PENDING, SEQ, STATUS, exactly};
 use crate::ids::RecordId;
 use crate::partition::PARTITIONS;
@@ -37,12 +37,9 @@ impl OutboxSnapshot {
         };
         let any: Vec<Document> = lanes.iter().map(lane).collect();
         let filter = doc! { STATUS: exactly(PENDING), "$or": any };
-        let options = FindOptions::builder()
-            .projection(doc! { PAYLOAD: 0 })
-            .hint(Hint::Name(LANE_INDEX.into()))
-            .build();
+        let find = Find::whole("read the heads of blocked keys", LANE_INDEX, filter);
         let room = ReadLimit { records: 2 * lanes.len(), bytes };
-        self.find_with("read the heads of blocked keys", filter, options, room).await
+        self.find(Find { fields: doc! { PAYLOAD: 0 }, ..find }, room).await
     }
 
     /// Returns pending records with an invalid partition, of all instances. The relay must correct
@@ -107,13 +104,12 @@ impl OutboxSnapshot {
         filter: Document,
         limit: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        let room = ReadLimit { records: limit, bytes: usize::MAX };
-        let options = FindOptions::builder()
-            .projection(doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 })
-            .sort(lane_order())
-            .hint(Hint::Name(LANE_INDEX.into()))
-            .build();
-        self.find_with(action, filter, options, room).await
+        let find = Find {
+            fields: doc! { ID: 1, KEY: 1, SEQ: 1, PARTITION: 1 },
+            order: lane_order(),
+            ..Find::whole(action, LANE_INDEX, filter)
+        };
+        self.find(find, ReadLimit::of(limit)).await
     }
 
     /// Returns keys that a dead record blocks (`on_dead = "block"`), and that record; `keys`
@@ -127,12 +123,11 @@ impl OutboxSnapshot {
         if let Some(keys) = keys {
             filter.insert(KEY, doc! { "$in": keys });
         }
-        let room = ReadLimit { records: limit, bytes: usize::MAX };
-        let options = FindOptions::builder()
-            .projection(doc! { ID: 1, KEY: 1, PARTITION: 1 })
-            .hint(Hint::Name(BLOCKS_INDEX.into()))
-            .build();
-        let dead = self.find_with("read blocked keys", filter, options, room).await?;
+        let find = Find {
+            fields: doc! { ID: 1, KEY: 1, PARTITION: 1 },
+            ..Find::whole("read blocked keys", BLOCKS_INDEX, filter)
+        };
+        let dead = self.find(find, ReadLimit::of(limit)).await?;
         let dead = dead.into_iter().map(|record| {
             let Record { lane, id, partition, .. } = record;
             (lane, DeadBlocker { id, partition })
@@ -143,12 +138,9 @@ impl OutboxSnapshot {
     /// Returns which of these records are pending, without payloads, up to a number of bytes.
     pub async fn waiting(&mut self, ids: &[Bson], bytes: usize) -> Result<Vec<Record>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, STATUS: exactly(PENDING) };
+        let find = Find::whole("read records that wait", ID_INDEX, filter);
         let room = ReadLimit { records: ids.len().max(1), bytes };
-        let options = FindOptions::builder()
-            .projection(doc! { PAYLOAD: 0 })
-            .hint(Hint::Keys(doc! { ID: 1 }))
-            .build();
-        self.find_with("read records that wait", filter, options, room).await
+        self.find(Find { fields: doc! { PAYLOAD: 0 }, ..find }, room).await
     }
 
     /// Returns which of these dead records block a key, and which key.
@@ -157,12 +149,11 @@ impl OutboxSnapshot {
         ids: &[Bson],
     ) -> Result<HashMap<RecordId, LaneKey>, StoreError> {
         let filter = doc! { ID: { "$in": ids }, BLOCKS: true, STATUS: DEAD };
-        let room = ReadLimit { records: ids.len().max(1), bytes: usize::MAX };
-        let options = FindOptions::builder()
-            .projection(doc! { ID: 1, KEY: 1 })
-            .hint(Hint::Keys(doc! { ID: 1 }))
-            .build();
-        let found = self.find_with("read dead records that block", filter, options, room).await?;
+        let find = Find {
+            fields: doc! { ID: 1, KEY: 1 },
+            ..Find::whole("read dead records that block", ID_INDEX, filter)
+        };
+        let found = self.find(find, ReadLimit::of(ids.len().max(1))).await?;
         Ok(found.into_iter().map(|record| (record.id, record.lane)).collect())
     }
 }

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 use postrider_store::StoreError;
 
+use crate::collections::Find;
 use crate::fields::{KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use crate::merge::{PartialRead, merged};
 use crate::partition;
 use crate::position::{IndexPlace, IndexRange, KeyKind, Position, Segment};
 use crate::record::{LaneKey, Placement, Record};
-use crate::snapshot::{MAX_QUERIES, OutboxSnapshot, ReadLimit, first_keys, lane_order, size_of};
+use crate::snapshot::{
+    LANE_INDEX, MAX_QUERIES, OutboxSnapshot, ReadLimit, first_keys, lane_order, size_of,
+};
 
 /// A page of `lane_idx`, in its order.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ impl OutboxSnapshot {
             let filter = pending(segment, &pass_over.keys);
             let left = room.records - records.len();
             let left = ReadLimit { records: left, bytes: room.bytes.saturating_sub(bytes) };
-            let read = self.find("read pending records", filter, lane_order(), left).await?;
+            let read = self.read_pending("read pending records", filter, left).await?;
             bytes += size_of(&read);
             records.extend(read);
             is_full = records.len() >= room.records || bytes >= room.bytes;
@@ -98,6 +101,16 @@ impl OutboxSnapshot {
             records.retain(|record| owned.contains(&record.partition));
         }
         Ok(SnapshotPage { records, next, is_full, skipped, is_all })
+    }
+
+    async fn read_pending(
+        &mut self,
+        action: &'static str,
+        filter: Document,
+        room: ReadLimit,
+    ) -> Result<Vec<Record>, StoreError> {
+        let find = Find { order: lane_order(), ..Find::whole(action, LANE_INDEX, filter) };
+        self.find(find, room).await
     }
 
     /// Merges what the keys of a page have in the other range: the leading records of both. Keys
@@ -196,7 +209,7 @@ impl OutboxSnapshot {
                 KEY: { "$in": asked },
             };
             let action = "read pending records of some keys";
-            let read = self.find(action, filter, lane_order(), left).await?;
+            let read = self.read_pending(action, filter, left).await?;
             let is_full = left.is_filled_by(&read);
             left.records = left.records.saturating_sub(read.len());
             left.bytes = left.bytes.saturating_sub(size_of(&read));
