@@ -95,15 +95,16 @@ async fn destinations(
         }
     }
     let part = format!("sink {name} destinations");
-    Some(match missing.is_empty() {
-        true => Finding::good(part, report.join("; ")),
-        false => Finding::bad(
+    Some(if missing.is_empty() {
+        Finding::good(part, report.join("; "))
+    } else {
+        Finding::bad(
             part,
             missing.join("; "),
             format!(
                 "make what is missing, list it in sinks.{name}.declare, or change where the \
                  configuration names it (sinks.{name}, routes, relay.dead_letter)"
             ),
-        ),
+        )
     })
 }

@@ -64,10 +64,9 @@ pub(super) fn hide(path: &[String], value: &Value) -> Value {
             });
             Value::Table(shown.collect())
         }
-        (["sinks", _, "properties", name], value) => match Properties::is_secret(name) {
-            true => Value::String(HIDDEN.into()),
-            false => value.clone(),
-        },
+        (["sinks", _, "properties", name], _) if Properties::is_secret(name) => {
+            Value::String(HIDDEN.into())
+        }
         (_, value) => value.clone(),
     }
 }

@@ -277,13 +277,12 @@ async fn progress(counts: Arc<Counts>, started: Instant) {
             counts.aborted.load(Ordering::Relaxed),
             counts.arrived.load(Ordering::Relaxed),
         );
-        match terminal {
-            true => {
-                print!("\r{line}");
-                // A terminal that is gone is not an error.
-                let _ = std::io::stdout().flush();
-            }
-            false => println!("{line}"),
+        if terminal {
+            print!("\r{line}");
+            // A terminal that is gone is not an error.
+            let _ = std::io::stdout().flush();
+        } else {
+            println!("{line}");
         }
     }
 }
