@@ -57,7 +57,7 @@ pub use postrider_store::{boot_instant, dates, failpoint};
 
 pub use postrider_outbox as outbox;
 #[doc(no_inline)]
-pub use postrider_outbox::{ids, shown, wakeup};
+pub use postrider_outbox::{ids, json_view, wakeup};
 
 pub use postrider_events as events;
 #[doc(no_inline)]

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::cli::global::Failure;
-use crate::shown;
+use crate::json_view;
 
 /// The widest cell of a list: a UUID and most errors fit.
 pub(super) const MAX_CELL_CHARS: usize = 80;
@@ -128,7 +128,7 @@ pub(super) fn documents(
     format: Format,
 ) -> Result<(), Failure> {
     match format {
-        Format::Json => json(&found.iter().map(shown::record).collect()),
+        Format::Json => json(&found.iter().map(json_view::record).collect()),
         Format::Table => {
             let row = |document: &Document| {
                 let cell = |field: &&str| shortened(cell(document.get(*field)), MAX_CELL_CHARS);
@@ -144,7 +144,7 @@ pub(super) fn documents(
 
 /// A value as the cell of a table.
 pub(super) fn cell(value: Option<&Bson>) -> String {
-    match value.map(shown::value) {
+    match value.map(json_view::value) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text,
         Some(other) => other.to_string(),

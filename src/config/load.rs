@@ -15,7 +15,7 @@ use crate::config::problem::{self, ConfigProblem, Origin};
 use crate::config::sections::Config;
 use crate::config::substitute::substitute;
 use crate::config::variable::{FILE_SUFFIX, PREFIX};
-use crate::config::{shown, variable};
+use crate::config::{redacted, variable};
 
 /// Where the name of a property stands: `sinks.<name>.properties.<property>`.
 const PROPERTY: usize = 3;
@@ -65,14 +65,14 @@ impl LoadedConfig {
     pub fn sets(&self, key: &str) -> bool {
         let path = keys::path_of(key).unwrap_or_default();
         let is_there =
-            Table::try_from(&self.config).is_ok_and(|all| shown::at(&all, &path).is_some());
+            Table::try_from(&self.config).is_ok_and(|all| redacted::at(&all, &path).is_some());
         is_there && place(&self.origins, &self.lines, &path, true) != Origin::Default
     }
 
     /// The same problem with its value and its place.
     pub fn located(&self, problem: ConfigProblem) -> ConfigProblem {
         let path = keys::path_of(&problem.key).unwrap_or_default();
-        let value = shown::in_config(&self.config, &path);
+        let value = redacted::in_config(&self.config, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
         ConfigProblem { origin, value, ..problem }
     }
@@ -209,7 +209,7 @@ impl Layers {
                         let origin = self.line_of(path, origin);
                         let path = with_whole_property(path.clone());
                         let problem = ConfigProblem::new(dotted(&path), detail);
-                        let value = shown::unread(&path, value);
+                        let value = redacted::unread(&path, value);
                         self.problems.push(ConfigProblem { origin, value, ..problem });
                         false
                     }
@@ -549,7 +549,7 @@ impl Layers {
                     let within = if is_last { "at its end" } else { "in it" };
                     let detail = format!("has the control character {found:?} {within}; remove it");
                     let origin = place(&self.origins, &self.lines, path, true);
-                    let value = shown::in_table(&self.table, path);
+                    let value = redacted::in_table(&self.table, path);
                     let problem = ConfigProblem::new(dotted(path), detail);
                     self.problems.push(ConfigProblem { origin, value, ..problem });
                 }
@@ -570,7 +570,7 @@ impl Layers {
 
     /// Notes a value that breaks a rule of its key.
     fn wrong_value(&mut self, path: &[String], detail: String) {
-        let value = shown::in_table(&self.table, path);
+        let value = redacted::in_table(&self.table, path);
         let origin = place(&self.origins, &self.lines, path, value.is_some());
         self.broken.push(ConfigProblem {
             origin,
@@ -580,11 +580,11 @@ impl Layers {
     }
 
     fn wrong_type(&mut self, path: &[String], message: &str) {
-        let value = shown::in_table(&self.table, path);
+        let value = redacted::in_table(&self.table, path);
         let (field, detail) = problem::of_type(message, value.as_deref());
         let field = field.filter(|field| path.last() != Some(field));
         let path: Vec<String> = path.iter().cloned().chain(field).collect();
-        let value = shown::in_table(&self.table, &path);
+        let value = redacted::in_table(&self.table, &path);
         let origin = place(&self.origins, &self.lines, &path, value.is_some());
         let problem = ConfigProblem { origin, value, ..ConfigProblem::new(dotted(&path), detail) };
         // A key of a route that is unknown was noted before, with the nearest known one.

@@ -15,7 +15,7 @@
 //! | [mod@load], [mod@file], `substitute`, [`variable`] | the layers, merged |
 //! | [mod@resolve] | the rules of more than one section, and the result |
 //! | [`problem`] | a problem, and where the value was written |
-//! | `shown` | one value as text, without secrets |
+//! | `redacted` | one value as text, without secrets |
 //! | [mod@print] | `postrider config print` |
 //! | `generated` | the reference page, the sample, the JSON Schemas (made by a test) |
 
@@ -24,9 +24,9 @@ pub mod keys;
 pub mod load;
 pub mod print;
 pub mod problem;
+mod redacted;
 pub mod resolve;
 pub mod sections;
-mod shown;
 mod substitute;
 pub mod variable;
 

@@ -7,7 +7,7 @@ use postrider_settings::quoted;
 use crate::config::keys::dotted;
 use crate::config::load::LoadedConfig;
 use crate::config::problem::Origin;
-use crate::config::shown::hide;
+use crate::config::redacted::hide;
 
 /// The whole configuration, defaults too, each value with its origin as a comment and secrets hidden.
 pub fn print(loaded: &LoadedConfig) -> String {

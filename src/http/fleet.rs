@@ -13,7 +13,7 @@ use crate::http::list::Listed;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::http::stored::{InstanceAnswer, PartitionAnswer};
-use crate::shown;
+use crate::json_view;
 
 pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -29,7 +29,7 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
 ))]
 async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
     let found = call.state.services()?.fleet.instances().await?;
-    Ok(Json(found.iter().map(shown::record).collect::<Vec<_>>().into()))
+    Ok(Json(found.iter().map(json_view::record).collect::<Vec<_>>().into()))
 }
 
 /// Which instance has which partition
@@ -38,7 +38,7 @@ async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Pr
 ))]
 async fn list_partitions(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
     let found = call.state.services()?.fleet.partitions().await?;
-    Ok(Json(found.iter().map(shown::record).collect::<Vec<_>>().into()))
+    Ok(Json(found.iter().map(json_view::record).collect::<Vec<_>>().into()))
 }
 
 /// Whether the relay is paused, on all instances.

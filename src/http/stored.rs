@@ -1,4 +1,4 @@
-//! The schemas of stored documents, which are answered with their own fields ([`crate::shown`]). Other
+//! The schemas of stored documents, which are answered with their own fields ([`crate::json_view`]). Other
 //! programs may have written them, so that answers are not built from these types.
 
 use serde_json::Value;

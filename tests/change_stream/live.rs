@@ -273,8 +273,8 @@ async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
 
     let redriver = Redriver::new(scene.outbox.admin.clone());
     let id = |id: &str| RawId::from(&bson::Bson::from(id));
-    redriver.one(Redrive::Discard, &[id("dies")]).await.unwrap().unwrap();
-    redriver.one(Redrive::Requeue, &[id("dies too")]).await.unwrap().unwrap();
+    redriver.redrive(Redrive::Discard, &[id("dies")]).await.unwrap().unwrap();
+    redriver.redrive(Redrive::Requeue, &[id("dies too")]).await.unwrap().unwrap();
 
     let of_another = doc! { "$set": { "key": "z" } };
     let records = scene.outbox.records();

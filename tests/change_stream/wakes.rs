@@ -225,7 +225,7 @@ async fn a_requeued_promoted_or_replaced_record_is_woken_too() {
 
     woken.until_idle().await;
     let redriver = Redriver::new(woken.outbox.admin.clone());
-    redriver.one(Redrive::Requeue, &[RawId::from(&Bson::from("dead"))]).await.unwrap().unwrap();
+    redriver.redrive(Redrive::Requeue, &[RawId::from(&Bson::from("dead"))]).await.unwrap().unwrap();
     woken.until_arrived("dead").await;
     woken.until_idle().await;
     let promotion = doc! {

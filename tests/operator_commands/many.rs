@@ -108,7 +108,8 @@ async fn a_key_is_requeued_in_its_old_order_one_record_after_the_other() {
     let recorder = CommandRecorder::on(&outbox).await;
 
     let redriver = Redriver::new(recorder.collections.clone());
-    let redriven = redriver.all(Redrive::Requeue, &RedriveFilter::default()).await.unwrap();
+    let redriven =
+        redriver.redrive_matching(Redrive::Requeue, &RedriveFilter::default()).await.unwrap();
 
     assert_eq!((redriven.matched, redriven.changed), (6, 6));
     let command = recorder.commands("update").remove(0).sent;
@@ -151,7 +152,8 @@ async fn a_record_that_dies_again_meanwhile_is_left_alone() {
     );
 
     let redriver = Redriver::new(recorder.collections.clone());
-    let redriven = redriver.all(Redrive::Requeue, &RedriveFilter::default()).await.unwrap();
+    let redriven =
+        redriver.redrive_matching(Redrive::Requeue, &RedriveFilter::default()).await.unwrap();
 
     assert!(recorder.has_paused());
     assert_eq!((redriven.matched, redriven.changed), (1_500, 1_500));

@@ -41,8 +41,11 @@ fn requeue_all(outbox: &TestOutbox, stop: &Arc<AtomicBool>) -> tokio::task::Join
     tokio::spawn(async move {
         let mut requeued = 0;
         while !stop.load(Ordering::Relaxed) {
-            requeued +=
-                redriver.all(Redrive::Requeue, &RedriveFilter::default()).await.unwrap().changed;
+            requeued += redriver
+                .redrive_matching(Redrive::Requeue, &RedriveFilter::default())
+                .await
+                .unwrap()
+                .changed;
             tokio::task::yield_now().await;
         }
         requeued
@@ -125,7 +128,7 @@ async fn discarded_records_never_arrive_and_arrived_ones_stay() {
         for record in found {
             let id = record.get_str("_id").unwrap().to_owned();
             let ids = [RawId::from(&Bson::String(id.clone()))];
-            if redriver.one(Redrive::Discard, &ids).await.unwrap().is_ok() {
+            if redriver.redrive(Redrive::Discard, &ids).await.unwrap().is_ok() {
                 discarded.insert(id);
             }
         }
@@ -139,7 +142,7 @@ async fn discarded_records_never_arrive_and_arrived_ones_stay() {
     assert!(arrived.iter().all(|message| !discarded.contains(&message.id)));
     let nothing =
         RedriveFilter { status: Some(RedriveStatus::Pending), ..RedriveFilter::default() };
-    assert_eq!(redriver.matching(&nothing).await.unwrap(), 0);
+    assert_eq!(redriver.count_matching(&nothing).await.unwrap(), 0);
     for relay in relays {
         relay.stop().await;
     }

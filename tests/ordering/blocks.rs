@@ -13,7 +13,7 @@ use crate::support::sink::{Fault, TestSink};
 
 async fn requeue(outbox: &TestOutbox, id: &str) {
     let redriver = Redriver::new(outbox.collections.clone());
-    redriver.one(Redrive::Requeue, &RawId::parse_candidates(id)).await.unwrap().unwrap();
+    redriver.redrive(Redrive::Requeue, &RawId::parse_candidates(id)).await.unwrap().unwrap();
 }
 
 fn blocking() -> Settings {

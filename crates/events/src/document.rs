@@ -2,7 +2,7 @@
 
 use bson::Document;
 use bson::raw::{CStr, RawDocumentBuf};
-use postrider_outbox::shown;
+use postrider_outbox::json_view;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Reads a document with its names as they are: serde would take one such as `{"$oid": …}` that an
@@ -12,10 +12,10 @@ pub(crate) fn as_written<'de, D: Deserializer<'de>>(input: D) -> Result<Document
     Document::try_from(raw).map_err(serde::de::Error::custom)
 }
 
-/// Writes a document in the JSON form of HTTP ([`shown`]), or as BSON.
+/// Writes a document in the JSON form of HTTP ([`json_view`]), or as BSON.
 pub(crate) fn as_json<S: Serializer>(document: &Document, to: S) -> Result<S::Ok, S::Error> {
     if to.is_human_readable() {
-        to.collect_map(document.iter().map(|(name, value)| (name, shown::value(value))))
+        to.collect_map(document.iter().map(|(name, value)| (name, json_view::value(value))))
     } else {
         document.serialize(to)
     }

@@ -186,7 +186,7 @@ impl Redriver {
     /// # Errors
     ///
     /// [`StoreError`]: the outcome is unknown, and a retry is safe.
-    pub async fn one(
+    pub async fn redrive(
         &self,
         redrive: Redrive,
         ids: &[RawId],
@@ -217,8 +217,8 @@ impl Redriver {
         Ok(Err(RedriveRefusal::Leased { until: None }))
     }
 
-    /// Returns the result that [`one`](Self::one) would have now; changes nothing.
-    pub async fn would(
+    /// Returns the result that [`redrive`](Self::redrive) would have now; changes nothing.
+    pub async fn check(
         &self,
         redrive: Redrive,
         ids: &[RawId],
@@ -237,7 +237,7 @@ impl Redriver {
     }
 
     /// Returns how many records a redrive of many would change now.
-    pub async fn matching(&self, chosen: &RedriveFilter) -> Result<u64, StoreError> {
+    pub async fn count_matching(&self, chosen: &RedriveFilter) -> Result<u64, StoreError> {
         self.collections.count(chosen.index(), chosen.filter(), None).await
     }
 
@@ -247,7 +247,7 @@ impl Redriver {
     /// # Errors
     ///
     /// [`StoreError`]; what was changed stays changed, and a retry is safe.
-    pub async fn all(
+    pub async fn redrive_matching(
         &self,
         redrive: Redrive,
         chosen: &RedriveFilter,

@@ -17,10 +17,10 @@ use crate::fields::{
 use crate::filter::{between, invalid, seq};
 use crate::ids::RecordId;
 use crate::inspect::{DEAD_INDEX, DONE_TTL_INDEX, Inspector, decoded};
+use crate::json_view;
 use crate::partition::PARTITIONS;
 use crate::record::{LaneKey, Placement, Record};
 use crate::repair::SCHEDULED_INDEX;
-use crate::shown;
 use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{RawId, RawWriter};
 
@@ -319,7 +319,7 @@ impl Inspector {
             ];
             for group in self.aggregate("group records", pipeline, index).await? {
                 let group = decoded(&group);
-                let value = group.get(ID).map(shown::value).unwrap_or_default();
+                let value = group.get(ID).map(json_view::value).unwrap_or_default();
                 let count = number(group.get("count"));
                 groups.groups.push(Group { status: status.to_owned(), value, count });
             }

@@ -451,7 +451,7 @@ mod tests {
             let shown = DecodedRecord::read(&document);
 
             prop_assert!(!shown.id.text().is_empty());
-            let _ = crate::shown::shown(&shown);
+            let _ = crate::json_view::decoded(&shown);
         }
 
         #[test]
@@ -464,7 +464,7 @@ mod tests {
             let at = 4 + at.index(bytes.len() - 5);
             bytes[at] = byte;
             if let Ok(document) = RawDocumentBuf::from_bytes(bytes) {
-                let _ = crate::shown::shown(&DecodedRecord::read(&document));
+                let _ = crate::json_view::decoded(&DecodedRecord::read(&document));
             }
         }
     }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::connect::MongoEndpoint;
-use crate::words;
+use crate::driver_text;
 
 /// The limit of MongoDB for a database's name, in bytes.
 const MAX_DATABASE_BYTES: usize = 63;
@@ -185,7 +185,7 @@ fn parse_uri(uri: &str) -> Result<(), String> {
     if !uri.split('%').skip(1).all(is_escape) {
         return Err("it has a % that begins no escape; write %25".to_owned());
     }
-    ConnectionString::parse(uri).map(drop).map_err(|error| words(&error))
+    ConnectionString::parse(uri).map(drop).map_err(|error| driver_text(&error))
 }
 
 #[cfg(test)]

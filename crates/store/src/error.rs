@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
 use crate::codes::TOO_LARGE_CODES;
-use crate::words;
+use crate::driver_text;
 
 /// Remedy when MongoDB refuses a command.
 const CHECK_REMEDY: &str = "run `postrider check`, which names what is missing";
@@ -112,7 +112,7 @@ impl StoreError {
         };
         let (name, message) = match source.kind.as_ref() {
             ErrorKind::Command(command) => (command.code_name.as_str(), command.message.clone()),
-            _ => ("", words(source)),
+            _ => ("", driver_text(source)),
         };
         let message = match message.char_indices().nth(LONGEST) {
             Some((end, _)) => format!("{}…", &message[..end]),

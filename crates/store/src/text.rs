@@ -24,7 +24,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 /// Returns the text of an error; for the MongoDB driver, one sentence instead of a dump.
 fn words(error: &(dyn Error + 'static)) -> String {
     match driver(error) {
-        Some(driver) => crate::words(driver),
+        Some(driver) => crate::driver_text(driver),
         None => error.to_string(),
     }
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::global::Failure;
 use crate::cli::output::{self, Format, MAX_CELL_CHARS, printable, shortened};
 use crate::config::Resolved;
+use crate::json_view;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::{
     ATTEMPT, CREATED_AT, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, KEY, LAST_ERROR, PENDING, SEQ,
@@ -20,7 +21,6 @@ use crate::outbox::inspect::Inspector;
 use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{Accuracy, GroupBy};
 use crate::outbox::undecoded::DecodedRecord;
-use crate::shown;
 use crate::store::ServerClock;
 
 #[derive(Debug, Args)]
@@ -164,7 +164,7 @@ pub(super) async fn list(
         Failure::Usage(vec![format!("--{option}: {}", unlistable.1)])
     })?;
     match format {
-        Format::Json => output::json(&page.records.iter().map(shown::shown).collect())?,
+        Format::Json => output::json(&page.records.iter().map(json_view::decoded).collect())?,
         Format::Table => {
             let now = ServerClock::asked(collections.database()).await;
             table(plan, &page.records, now.context("MongoDB's time is unknown")?)?;

@@ -123,7 +123,8 @@ async fn all(
         reason: which.reason.clone(),
     };
     if which.dry_run {
-        let matched = redriver.matching(&chosen).await.context("records cannot be counted")?;
+        let matched =
+            redriver.count_matching(&chosen).await.context("records cannot be counted")?;
         let redriven = RedriveResult { matched, ..RedriveResult::default() };
         return print(redrive, &redriven, which.output);
     }
@@ -131,7 +132,7 @@ async fn all(
         let detail = "--all changes every record that matches: look with --dry-run, then add --yes";
         return Err(Failure::Usage(vec![detail.to_owned()]));
     }
-    let redriven = redriver.all(redrive, &chosen).await;
+    let redriven = redriver.redrive_matching(redrive, &chosen).await;
     let redriven = redriven.context(
         "not all records were changed; what was done stays done, and it is safe to say it again",
     )?;
@@ -153,9 +154,9 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
     let mut refused = 0;
     for (text, ids) in ids {
         let done = if which.dry_run {
-            redriver.would(redrive, &ids).await
+            redriver.check(redrive, &ids).await
         } else {
-            redriver.one(redrive, &ids).await
+            redriver.redrive(redrive, &ids).await
         };
         match done.with_context(|| format!("{text} cannot be changed"))? {
             Ok(()) => {

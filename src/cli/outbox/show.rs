@@ -12,6 +12,7 @@ use crate::cli::outbox::ids::find;
 use crate::cli::outbox::list::id;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
+use crate::json_view;
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
@@ -22,7 +23,6 @@ use crate::relay::explain::{Explainer, Explanation, WaitsFor};
 use crate::relay::instance_state::{fields, state_name};
 use crate::routing::RouteInput;
 use crate::run;
-use crate::shown;
 use crate::sink::{Address, Sink};
 
 /// How long a sink is probed.
@@ -145,7 +145,7 @@ fn print(
 ) -> Result<(), Failure> {
     match format {
         Format::Json => {
-            let mut json = shown::shown(record);
+            let mut json = json_view::decoded(record);
             if let (Some(waiting), Value::Object(fields)) = (waiting, &mut json) {
                 let waiting = serde_json::to_value(waiting).context("it cannot be shown")?;
                 fields.insert("waits".to_owned(), waiting);

@@ -11,10 +11,10 @@ use crate::http::outbox::unknown_record;
 use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
 use crate::http::problem::Problem;
 use crate::http::stored::RecordAnswer;
+use crate::json_view;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{GroupBy, Groups, Stats};
-use crate::shown;
 
 /// Records of one answer, by default.
 const DEFAULT_RECORDS: u32 = 50;
@@ -107,7 +107,7 @@ pub(super) async fn list_records(
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     let page = inspector.list(&filter, query.after.as_deref(), limit).await?;
     let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
-    let items = page.records.iter().map(shown::shown).collect();
+    let items = page.records.iter().map(json_view::decoded).collect();
     Ok(Json(Listed { items, next: page.next, note: page.note }))
 }
 
@@ -123,5 +123,5 @@ pub(super) async fn get_record(call: Call<ReadScope, RecordPath>) -> Result<Json
     let id = call.path.id;
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;
-    Ok(Json(shown::shown(&found)))
+    Ok(Json(json_view::decoded(&found)))
 }

@@ -59,10 +59,10 @@ pub(super) async fn requeue_records(
     let services = call.state.services()?;
     let redriver = Redriver::new(services.collections.clone());
     if body.dry_run == Some(true) {
-        let matched = redriver.matching(&chosen).await?;
+        let matched = redriver.count_matching(&chosen).await?;
         return Ok(Json(RequeueAnswer { matched, requeued: 0, note: None }));
     }
-    let done = redriver.all(Redrive::Requeue, &chosen).await?;
+    let done = redriver.redrive_matching(Redrive::Requeue, &chosen).await?;
     info!(actor = &*call.actor, matched = done.matched, requeued = done.changed, "requeued");
     if let Some(wake) = services.wake.as_ref().filter(|_| done.changed > 0) {
         wake.changed();
@@ -129,9 +129,9 @@ async fn redrive_one(
     let services = state.services()?;
     let redriver = Redriver::new(services.collections.clone());
     let done = if dry_run {
-        redriver.would(redrive, &id.ids()).await?
+        redriver.check(redrive, &id.ids()).await?
     } else {
-        redriver.one(redrive, &id.ids()).await?
+        redriver.redrive(redrive, &id.ids()).await?
     };
     done.map_err(|refusal| refused(redrive, &id.0, &refusal))?;
     if !dry_run {

@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
 #[cfg(test)]
 mod tests {
     use bson::bson;
-    use postrider_outbox::shown;
+    use postrider_outbox::json_view;
 
     use super::*;
 
@@ -240,7 +240,7 @@ mod tests {
             let expected: f64 = text.parse().unwrap();
 
             let (value, flaws) = parse(text).unwrap();
-            let written = shown::value(&value).to_string();
+            let written = json_view::value(&value).to_string();
 
             assert!(flaws.is_empty());
             assert_eq!(written.parse::<f64>().unwrap().to_bits(), expected.to_bits(), "{text}");

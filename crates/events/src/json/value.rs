@@ -1,7 +1,7 @@
 //! Types of values in bodies.
 
 use bson::{Bson, DateTime, Document};
-use postrider_outbox::shown;
+use postrider_outbox::json_view;
 use serde::de::{DeserializeSeed, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for Json {
 
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        shown::value(&self.0).serialize(to)
+        json_view::value(&self.0).serialize(to)
     }
 }
 

@@ -7,7 +7,7 @@ use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 use tracing::debug;
 
 /// Returns one sentence without dump, labels and hex response. Quotes no value of a document.
-pub fn words(error: &DriverError) -> String {
+pub fn driver_text(error: &DriverError) -> String {
     match error.kind.as_ref() {
         ErrorKind::ServerSelection { message, .. } => {
             debug!(raw = message, "MongoDB's driver selected no server");
@@ -175,7 +175,7 @@ mod tests {
         for uri in ["localhost:27017", "mongodb://h:x/db", "mongodb://u:p%@h/db"] {
             let error = mongodb::options::ClientOptions::parse(uri).await.unwrap_err();
 
-            let said = words(&error);
+            let said = driver_text(&error);
 
             for dump in ["Kind:", "labels", "server response", "None", "{"] {
                 assert!(!said.contains(dump), "{dump}: {said}");

@@ -18,13 +18,13 @@ pub fn record(document: &Document) -> Value {
 
 /// A record, valid or not, as JSON: its flaws are in `invalid`, and an `_id` of an invalid kind is the
 /// text by which commands know the record.
-pub fn shown(shown: &DecodedRecord) -> Value {
-    let mut fields = record(&shown.document);
-    if shown.id.decoded().is_none() {
-        fields["id"] = json!(shown.id.text());
+pub fn decoded(found: &DecodedRecord) -> Value {
+    let mut fields = record(&found.document);
+    if found.id.decoded().is_none() {
+        fields["id"] = json!(found.id.text());
     }
-    if !shown.invalid.is_empty() {
-        fields["invalid"] = json!(shown.invalid);
+    if !found.invalid.is_empty() {
+        fields["invalid"] = json!(found.invalid);
     }
     fields
 }
