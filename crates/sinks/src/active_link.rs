@@ -1,76 +1,104 @@
-//! The link that a sink has in use: none before its first probe and after its close.
+//! The link that a sink publishes on: none before its first probe and after its close.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_relay::sink::SinkDown;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-/// How long the publishes on a link that was given up may take to end. They end at once, unless the
-/// machine is busy.
-const EMPTIED: Duration = Duration::from_secs(2);
+/// How long the publishes on a retired link may take to end. They end at once, unless the machine is
+/// busy.
+const RETIREMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a sink publishes on until it is lost.
+/// What a sink publishes on until it is lost: a connection, a producer, a writer.
 pub(super) trait Link {
     /// Resolves when it can no longer be published on.
     fn lost(&self) -> impl Future<Output = SinkDown> + Send;
+
+    /// Returns whether it still works; the broker may take `limit` to answer.
+    ///
+    /// # Errors
+    ///
+    /// Why it must be kept although it cannot be used now.
+    fn is_usable(&self, limit: Duration) -> impl Future<Output = Result<bool, SinkDown>> + Send;
+
+    /// Ends its publishes, and refuses further ones.
+    fn retire(&self, cause: SinkDown);
 }
 
-/// A place for one link.
+/// The place of the link in use.
 #[derive(Debug)]
-pub(super) struct Slot<L>(watch::Sender<Option<Arc<L>>>);
+pub(super) struct ActiveLink<L> {
+    link: watch::Sender<Option<Arc<L>>>,
+    /// Held while a link is being opened.
+    pub(super) opening: Mutex<()>,
+}
 
-impl<L> Default for Slot<L> {
+impl<L> Default for ActiveLink<L> {
     fn default() -> Self {
-        Self(watch::channel(None).0)
+        Self { link: watch::channel(None).0, opening: Mutex::default() }
     }
 }
 
-impl<L: Link> Slot<L> {
-    pub(super) fn link(&self) -> Option<Arc<L>> {
-        self.0.borrow().clone()
+impl<L: Link> ActiveLink<L> {
+    pub(super) fn get(&self) -> Option<Arc<L>> {
+        self.link.borrow().clone()
     }
 
-    pub(super) fn put(&self, link: L) {
-        self.0.send_replace(Some(Arc::new(link)));
+    pub(super) fn take(&self) -> Option<Arc<L>> {
+        self.link.send_replace(None)
     }
 
-    /// Puts another link in place of this one, and answers it; `None` where it is not in use any
-    /// more.
+    /// Replaces a link by another one, and returns it; `None` if it is no longer the link in use.
+    #[cfg(feature = "rabbitmq")]
     pub(super) fn replace(&self, link: &L, other: L) -> Option<Arc<L>> {
         let mut replaced = None;
-        self.0.send_if_modified(|in_use| {
-            if in_use.as_deref().is_some_and(|in_use| std::ptr::eq(in_use, link)) {
-                replaced = in_use.replace(Arc::new(other));
+        self.link.send_if_modified(|active| {
+            if active.as_deref().is_some_and(|active| std::ptr::eq(active, link)) {
+                replaced = active.replace(Arc::new(other));
             }
             replaced.is_some()
         });
         replaced
     }
 
-    pub(super) fn take(&self) -> Option<Arc<L>> {
-        self.0.send_replace(None)
-    }
-
-    /// Waits until no publish uses a link any more that was taken out and given up. A publish that
-    /// ended later would report the loss of a connection that is not in use any more.
-    pub(super) async fn emptied(&self, link: Arc<L>) {
-        let until = Instant::now() + EMPTIED;
-        while Arc::strong_count(&link) > 1 && Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    /// Keeps the link in use if it is usable, and opens another one otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no usable link.
+    pub(super) async fn probe(
+        &self,
+        limit: Duration,
+        open: impl Future<Output = Result<L, SinkDown>>,
+    ) -> Result<(), SinkDown> {
+        let _opening = self.opening.lock().await;
+        if let Some(link) = self.get() {
+            if link.is_usable(limit).await? {
+                return Ok(());
+            }
+            self.take();
+            link.retire(SinkDown::new("it did not answer a probe"));
+            // A publish that ended later would report the loss of a link that is not in use any more.
+            let until = Instant::now() + RETIREMENT_TIMEOUT;
+            while Arc::strong_count(&link) > 1 && Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         }
+        self.link.send_replace(Some(Arc::new(open.await?)));
+        Ok(())
     }
 
-    /// Resolves when the link in use, or one that comes later, is lost.
+    /// Resolves when the link in use, or a later one, is lost.
     pub(super) async fn lost(&self) -> SinkDown {
-        let mut links = self.0.subscribe();
+        let mut links = self.link.subscribe();
         loop {
             let link = links.borrow_and_update().clone();
             match link {
                 None => {
-                    // The sender lives as long as this slot.
+                    // The sender lives in `self`.
                     let _ = links.changed().await;
                 }
                 Some(link) => tokio::select! {

@@ -1,8 +1,8 @@
 //! Distinguishes a destination that does not confirm from a connection that is dead.
 //!
-//! A publish without a confirm says nothing of its neighbours: a queue may have lost its majority,
-//! or a partition its leader. So before its time is up the sink asks the broker something else on
-//! the same connection, unless other confirms have arrived meanwhile.
+//! A publish without a confirm says nothing about other publishes: a queue may have lost its majority,
+//! or a partition its leader. So before the time of the publish is up, the sink pings the broker on the
+//! same connection, unless other confirms have arrived meanwhile.
 
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,118 +11,118 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// The part of a publish's time that is left when the connection is doubted: one part in so many.
-const DOUBT: u32 = 4;
+/// The ping begins when one part in so many of a publish's time is left.
+const PING_TIME_DIVISOR: u32 = 4;
 
-/// A connection that was heard from for so long after a message was handed over owes that message
-/// its confirm: as a rule one comes within milliseconds.
-const OWED: Duration = Duration::from_millis(300);
+/// A confirm within this time is prompt. As a rule one comes within milliseconds.
+const PROMPT_CONFIRM_LIMIT: Duration = Duration::from_millis(300);
 
-/// When a connection was last heard from.
+/// When the broker last replied on a connection.
 #[derive(Debug)]
-pub(super) struct Pulse {
-    begin: Instant,
-    /// In microseconds since `begin`.
-    heard: AtomicU64,
-    /// The same, of a message that was confirmed at once.
-    quick: AtomicU64,
-    /// One question at a time.
-    asking: Mutex<()>,
+pub(super) struct Liveness {
+    opened_at: Instant,
+    /// In microseconds since `opened_at`.
+    replied: AtomicU64,
+    /// The same, of a prompt confirm.
+    confirmed_promptly: AtomicU64,
+    /// Held during a ping: one at a time.
+    pinging: Mutex<()>,
 }
 
-/// Why there is no answer.
+/// What does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Silent {
-    /// The broker says other things.
+pub(super) enum Unresponsive {
+    /// The destination: the broker replies to other requests.
     Destination,
-    /// The broker says nothing.
     Broker,
 }
 
-impl Pulse {
-    /// Of a connection that was opened now.
+impl Liveness {
+    /// Creates the state of a connection that was opened now.
     pub(super) fn new() -> Self {
-        let (heard, quick) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { begin: Instant::now(), heard, quick, asking: Mutex::default() }
+        let (replied, confirmed_promptly) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { opened_at: Instant::now(), replied, confirmed_promptly, pinging: Mutex::default() }
     }
 
-    /// Notes that the broker has said something.
-    pub(super) fn beat(&self) {
-        self.heard.fetch_max(self.now(), Ordering::Relaxed);
+    /// Notes that the broker has replied.
+    pub(super) fn note_reply(&self) {
+        self.replied.fetch_max(self.now(), Ordering::Relaxed);
     }
 
-    /// Notes that the broker has answered what was handed over at that moment.
-    pub(super) fn beat_for(&self, handed_over: Instant) {
-        self.beat();
-        if handed_over.elapsed() < OWED {
-            self.quick.fetch_max(self.now(), Ordering::Relaxed);
+    /// Notes that the broker has confirmed a message that it got at `handed_over`.
+    pub(super) fn note_confirm(&self, handed_over: Instant) {
+        self.note_reply();
+        if handed_over.elapsed() < PROMPT_CONFIRM_LIMIT {
+            self.confirmed_promptly.fetch_max(self.now(), Ordering::Relaxed);
         }
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX)
+        u64::try_from(self.opened_at.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Whether something was confirmed at once within this time.
-    pub(super) fn quick_within(&self, time: Duration) -> bool {
-        let quick = noted(&self.quick);
-        !quick.is_zero() && self.begin.elapsed() < quick + time
+    /// Returns whether there was a prompt confirm within this time.
+    pub(super) fn has_confirmed_promptly_within(&self, time: Duration) -> bool {
+        let noted = load(&self.confirmed_promptly);
+        !noted.is_zero() && self.opened_at.elapsed() < noted + time
     }
 
-    /// Whether the broker has said something within this time.
-    pub(super) fn heard_within(&self, time: Duration) -> bool {
-        self.begin.elapsed() < noted(&self.heard) + time
+    /// Returns whether the broker has replied within this time.
+    pub(super) fn has_replied_within(&self, time: Duration) -> bool {
+        self.opened_at.elapsed() < load(&self.replied) + time
     }
 
-    /// Whether the broker has said something long after that moment.
-    pub(super) fn heard_long_after(&self, moment: Instant) -> bool {
-        self.has_beaten_since(moment + OWED)
+    /// Returns whether the broker has replied after a message that it got at `handed_over` should have
+    /// been confirmed.
+    pub(super) fn has_replied_well_after(&self, handed_over: Instant) -> bool {
+        self.has_replied_since(handed_over + PROMPT_CONFIRM_LIMIT)
     }
 
-    /// Waits for an answer that is due at `until`, after `limit` in all. `question` asks the broker
-    /// something else, and answers whether it replied.
-    pub(super) async fn answer<T>(
+    /// Waits until `until`, after `limit` in all, for a confirm. `ping` sends the broker another request,
+    /// and returns whether it replied.
+    ///
+    /// # Errors
+    ///
+    /// What does not respond.
+    pub(super) async fn confirm<T>(
         &self,
-        answer: impl Future<Output = T>,
+        confirm: impl Future<Output = T>,
         limit: Duration,
         until: Instant,
-        question: impl Future<Output = bool>,
-    ) -> Result<T, Silent> {
-        let doubted = until - limit / DOUBT;
-        let mut answer = std::pin::pin!(answer);
-        if let Ok(answer) = tokio::time::timeout_at(doubted, &mut answer).await {
-            return Ok(answer);
+        ping: impl Future<Output = bool>,
+    ) -> Result<T, Unresponsive> {
+        let ping_at = until - limit / PING_TIME_DIVISOR;
+        let mut confirm = std::pin::pin!(confirm);
+        if let Ok(confirm) = tokio::time::timeout_at(ping_at, &mut confirm).await {
+            return Ok(confirm);
         }
-        let asking = async {
-            self.ask(doubted, question).await;
+        let pinging = async {
+            self.ping_unless_replied(ping_at, ping).await;
             pending().await
         };
         tokio::select! {
             biased;
-            answer = &mut answer => return Ok(answer),
-            () = asking => {}
+            confirm = &mut confirm => return Ok(confirm),
+            () = pinging => {}
             () = tokio::time::sleep_until(until) => {}
         }
-        let silent =
-            if self.has_beaten_since(doubted) { Silent::Destination } else { Silent::Broker };
-        Err(silent)
+        let is_alive = self.has_replied_since(ping_at);
+        Err(if is_alive { Unresponsive::Destination } else { Unresponsive::Broker })
     }
 
-    /// Asks, unless the broker has said something since then.
-    async fn ask(&self, since: Instant, question: impl Future<Output = bool>) {
-        let _asking = self.asking.lock().await;
-        if !self.has_beaten_since(since) && question.await {
-            self.beat();
+    async fn ping_unless_replied(&self, since: Instant, ping: impl Future<Output = bool>) {
+        let _pinging = self.pinging.lock().await;
+        if !self.has_replied_since(since) && ping.await {
+            self.note_reply();
         }
     }
 
-    fn has_beaten_since(&self, since: Instant) -> bool {
-        self.begin + noted(&self.heard) > since
+    fn has_replied_since(&self, since: Instant) -> bool {
+        self.opened_at + load(&self.replied) > since
     }
 }
 
-/// A moment that was noted, since the beginning.
-fn noted(micros: &AtomicU64) -> Duration {
+fn load(micros: &AtomicU64) -> Duration {
     Duration::from_micros(micros.load(Ordering::Relaxed))
 }
 
@@ -135,59 +135,59 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(800);
 
-    async fn silence(pulse: &Pulse, question: impl Future<Output = bool>) -> Silent {
+    async fn unresponsive(liveness: &Liveness, ping: impl Future<Output = bool>) -> Unresponsive {
         let until = Instant::now() + LIMIT;
-        let silent = pulse.answer(pending::<()>(), LIMIT, until, question).await.unwrap_err();
+        let unresponsive = liveness.confirm(pending::<()>(), LIMIT, until, ping).await.unwrap_err();
         assert!(Instant::now() >= until);
-        silent
+        unresponsive
     }
 
     #[tokio::test]
-    async fn an_answer_in_time_is_given_and_nothing_is_asked() {
-        let pulse = Pulse::new();
+    async fn confirm_in_time_is_returned_without_a_ping() {
+        let liveness = Liveness::new();
         let until = Instant::now() + LIMIT;
 
-        let answer = pulse.answer(ready(7), LIMIT, until, async { unreachable!() }).await;
+        let confirm = liveness.confirm(ready(7), LIMIT, until, async { unreachable!() }).await;
 
-        assert_eq!(answer, Ok(7));
+        assert_eq!(confirm, Ok(7));
     }
 
     #[tokio::test]
-    async fn a_broker_that_replies_to_the_question_leaves_the_destination_silent() {
-        let asked = AtomicUsize::new(0);
-        let question = async {
-            asked.fetch_add(1, Ordering::Relaxed);
+    async fn destination_is_unresponsive_if_the_broker_replies_to_the_ping() {
+        let pings = AtomicUsize::new(0);
+        let ping = async {
+            pings.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(5)).await;
             true
         };
 
-        assert_eq!(silence(&Pulse::new(), question).await, Silent::Destination);
-        assert_eq!(asked.into_inner(), 1);
+        assert_eq!(unresponsive(&Liveness::new(), ping).await, Unresponsive::Destination);
+        assert_eq!(pings.into_inner(), 1);
     }
 
     #[tokio::test]
-    async fn a_broker_that_does_not_reply_is_silent_whatever_it_said_before() {
-        let pulse = Pulse::new();
-        pulse.beat();
+    async fn broker_is_unresponsive_if_it_does_not_reply_to_the_ping() {
+        let liveness = Liveness::new();
+        liveness.note_reply();
 
-        assert_eq!(silence(&pulse, pending()).await, Silent::Broker);
+        assert_eq!(unresponsive(&liveness, pending()).await, Unresponsive::Broker);
     }
 
     #[tokio::test]
-    async fn other_confirms_are_a_reply() {
-        let pulse = Pulse::new();
+    async fn other_confirm_counts_as_a_reply() {
+        let liveness = Liveness::new();
         let others = async {
             loop {
                 tokio::time::sleep(LIMIT / 16).await;
-                pulse.beat();
+                liveness.note_reply();
             }
         };
 
-        let silent = tokio::select! {
-            silent = silence(&pulse, pending()) => silent,
+        let unresponsive = tokio::select! {
+            unresponsive = unresponsive(&liveness, pending()) => unresponsive,
             () = others => unreachable!(),
         };
 
-        assert_eq!(silent, Silent::Destination);
+        assert_eq!(unresponsive, Unresponsive::Destination);
     }
 }

@@ -1,42 +1,39 @@
-//! librdkafka's clients that have not ended yet.
+//! Counts the librdkafka clients that have not ended.
 //!
-//! Their threads use OpenSSL, which the end of a process tears down: one that ends later than
-//! that has been seen to crash a stop in good order (`malloc_consolidate(): …`).
+//! Their threads use OpenSSL, which the end of the process tears down. A client that ends later has crashed
+//! the process at its stop (`malloc_consolidate(): …`).
 
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
+
 static COUNT: Mutex<usize> = Mutex::new(0);
-static FEWER: Condvar = Condvar::new();
+static CLIENT_ENDED: Condvar = Condvar::new();
 
-/// One client; to be dropped after it.
+/// Counts one client. It must be dropped after the client.
 #[derive(Debug)]
-pub(super) struct Alive(());
+pub(super) struct LiveClient(());
 
-impl Alive {
+impl LiveClient {
     pub(super) fn new() -> Self {
-        *count() += 1;
+        *COUNT.lock() += 1;
         Self(())
     }
 }
 
-impl Drop for Alive {
+impl Drop for LiveClient {
     fn drop(&mut self) {
-        *count() -= 1;
-        FEWER.notify_all();
+        *COUNT.lock() -= 1;
+        CLIENT_ENDED.notify_all();
     }
 }
 
-/// Waits, blocking, until no client is left, for `limit` at most; answers whether that is so.
-/// Called at the end of the process.
-pub fn until_none(limit: Duration) -> bool {
-    let waited = FEWER.wait_timeout_while(count(), limit, |count| *count > 0);
-    let (count, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+/// Blocks until no client is left, for `limit` at most. Returns whether none is left. Called at the end of the
+/// process.
+pub fn wait_until_none(limit: Duration) -> bool {
+    let mut count = COUNT.lock();
+    CLIENT_ENDED.wait_while_for(&mut count, |count| *count > 0, limit);
     *count == 0
-}
-
-fn count() -> MutexGuard<'static, usize> {
-    COUNT.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]
@@ -44,12 +41,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_waited_for_and_not_for_ever() {
-        let alive = Alive::new();
+    fn wait_ends_with_the_last_client_or_the_limit() {
+        let client = LiveClient::new();
 
-        assert!(!until_none(Duration::from_millis(1)));
-        std::thread::spawn(move || drop(alive));
+        assert!(!wait_until_none(Duration::from_millis(1)));
+        std::thread::spawn(move || drop(client));
 
-        assert!(until_none(Duration::from_secs(60)));
+        assert!(wait_until_none(Duration::from_secs(60)));
     }
 }

@@ -1,62 +1,70 @@
-//! What it means for a message that the broker closed its channel or connection.
+//! The meaning of an error with which the broker closed a channel or connection.
 
 use lapin::ErrorKind;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
 
 use crate::rabbitmq::rendering::Target;
 
-/// `content-too-large`, an AMQP soft error.
+/// `content-too-large`, a channel error.
 const CONTENT_TOO_LARGE: u16 = 311;
+/// `connection-forced`: an operator closed it, or the node stops.
+const CONNECTION_FORCED: u16 = 320;
 /// `access-refused`: no permission to write to the exchange, or with this routing key.
 pub(super) const ACCESS_REFUSED: u16 = 403;
-/// `not-found`: the exchange went between look-up and publish.
+/// `not-found`: the exchange was removed between look-up and publish.
 pub(super) const NOT_FOUND: u16 = 404;
-/// `precondition-failed`: what RabbitMQ says of a message above its `max_message_size`.
+/// `precondition-failed`: also RabbitMQ's reply to a message above its `max_message_size`.
 const PRECONDITION_FAILED: u16 = 406;
-/// `connection-forced`: an operator, or the node's own stop.
-const CONNECTION_FORCED: u16 = 320;
 /// `not-allowed`: the vhost is missing, or closed to the user.
 const NOT_ALLOWED: u16 = 530;
-/// `internal-error`: the broker's own trouble.
+/// `internal-error`: a fault of the broker.
 const INTERNAL_ERROR: u16 = 541;
 
-/// The broker's words, where it was the broker that closed.
-pub(super) fn broker_said(error: &lapin::Error) -> Option<(u16, String)> {
+/// Returns reply code and reply text, if the broker sent the error.
+pub(super) fn reply(error: &lapin::Error) -> Option<(u16, String)> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().to_string())),
         _ => None,
     }
 }
 
-/// Why there is no connection, and what to do about it where that can be told.
-pub(super) fn unreachable(error: &lapin::Error) -> SinkDown {
-    // Its `Display` repeats its sources.
-    let Some((code, words)) = broker_said(error) else {
-        let words = error.to_string();
-        let remedy = if words.contains("certificate") {
-            "its authority has to be among the system's certificates, or in the file that \
-             SSL_CERT_FILE names"
-        } else if words.contains("InvalidContentType") {
-            "the port does not speak TLS: write amqp instead of amqps, or another port"
-        } else {
-            ""
-        };
-        return SinkDown::new(words).with_remedy(remedy);
-    };
-    let remedy = match code {
-        ACCESS_REFUSED => "check user and password in the URI",
-        NOT_ALLOWED if words.contains("not found") => {
-            "make it (rabbitmqctl add_vhost), or change the URI"
+/// Quotes a reply text of the broker.
+pub(super) fn quoted(reply_text: &str) -> String {
+    format!("the broker said: {reply_text}")
+}
+
+/// Returns the text of an error, which is the broker's if it sent the error.
+pub(super) fn text(error: &lapin::Error) -> String {
+    // (`Display` of `lapin` repeats its sources.)
+    reply(error).map_or_else(|| error.to_string(), |(_, reply_text)| quoted(&reply_text))
+}
+
+/// Returns why there is no connection, with the remedy if it is known.
+pub(super) fn connect_error(error: &lapin::Error) -> SinkDown {
+    let text = text(error);
+    let remedy = match reply(error) {
+        Some((ACCESS_REFUSED, _)) => {
+            "check user and password in the URI, or username and password_file"
         }
-        NOT_ALLOWED if words.contains("refused") => {
+        Some((NOT_ALLOWED, reply_text)) if reply_text.contains("not found") => {
+            "create it (rabbitmqctl add_vhost), or change the URI"
+        }
+        Some((NOT_ALLOWED, reply_text)) if reply_text.contains("refused") => {
             "allow it (rabbitmqctl set_permissions), or change the URI"
+        }
+        None if text.contains("certificate") => {
+            "its authority must be among the system's certificates, or in the file that tls.ca_file or \
+             SSL_CERT_FILE names"
+        }
+        None if text.contains("InvalidContentType") => {
+            "the port does not speak TLS: write amqp instead of amqps, or another port"
         }
         _ => "",
     };
-    SinkDown::new(format!("the broker said: {words}")).with_remedy(remedy)
+    SinkDown::new(text).with_remedy(remedy)
 }
 
-/// The part of its target that a message was refused for.
+/// The part of a target that the broker refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The exchange is missing, or closed to the user.
@@ -69,35 +77,40 @@ pub(super) enum Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) scope: Scope,
-    /// False where the exchange is missing.
-    pub(super) forbidden: bool,
-    /// The broker's.
-    pub(super) words: String,
+    /// False if the exchange is missing.
+    pub(super) is_forbidden: bool,
+    pub(super) reply_text: String,
 }
 
-/// Judges a message that was outstanding when its channel closed; with the refusal, where it is
-/// the message's target that the broker refused.
+/// Returns what the error that closed a channel means for a message without a confirm, and the refusal if the
+/// broker refused the message's target.
 ///
-/// `only`: no other message was outstanding, so that the broker cannot have meant another one.
-pub(super) fn judge(
+/// `is_only`: no other message was without a confirm, so the broker cannot have meant another one.
+pub(super) fn publish_error(
     error: &lapin::Error,
     target: &Target,
-    only: bool,
+    is_only: bool,
 ) -> (PublishError, Option<Refusal>) {
-    let Some((code, words)) = broker_said(error) else {
+    let Some((code, reply_text)) = reply(error) else {
         let detail = format!("connection lost before the confirm: {error}");
         return (PublishError::new(PublishFailure::Indeterminate, detail), None);
     };
-    let (failure, scope) = failure(code, &words, target, only);
-    let error = PublishError::new(failure, format!("the broker said: {words}"));
-    (error, scope.map(|scope| Refusal { scope, forbidden: code == ACCESS_REFUSED, words }))
+    let (failure, scope) = failure(code, &reply_text, target, is_only);
+    let error = PublishError::new(failure, quoted(&reply_text));
+    let is_forbidden = code == ACCESS_REFUSED;
+    (error, scope.map(|scope| Refusal { scope, is_forbidden, reply_text }))
 }
 
-fn failure(code: u16, words: &str, target: &Target, only: bool) -> (PublishFailure, Option<Scope>) {
+fn failure(
+    code: u16,
+    reply_text: &str,
+    target: &Target,
+    is_only: bool,
+) -> (PublishFailure, Option<Scope>) {
     let failure = match code {
         ACCESS_REFUSED | NOT_FOUND => {
-            let Refused { scope, is_named } = refused(words, target);
-            return if only || is_named {
+            let Named { scope, is_target } = named(reply_text, target);
+            return if is_only || is_target {
                 (PublishFailure::Retryable, Some(scope))
             } else {
                 (PublishFailure::Indeterminate, None)
@@ -105,51 +118,53 @@ fn failure(code: u16, words: &str, target: &Target, only: bool) -> (PublishFailu
         }
         CONNECTION_FORCED => PublishFailure::ConnectionEnded,
         INTERNAL_ERROR => PublishFailure::Indeterminate,
-        CONTENT_TOO_LARGE if only => PublishFailure::TooLarge,
-        PRECONDITION_FAILED if only && words.contains("size") => PublishFailure::TooLarge,
-        _ if only => PublishFailure::Rejected,
+        CONTENT_TOO_LARGE if is_only => PublishFailure::TooLarge,
+        PRECONDITION_FAILED if is_only && reply_text.contains("size") => PublishFailure::TooLarge,
+        _ if is_only => PublishFailure::Rejected,
         _ => PublishFailure::Indeterminate,
     };
     (failure, None)
 }
 
-struct Refused {
+/// What a reply text names.
+struct Named {
     scope: Scope,
-    is_named: bool,
+    /// Whether it names this target.
+    is_target: bool,
 }
 
-/// Reads what the broker refused. AMQP fixes the code alone; the words are RabbitMQ's own:
+/// Reads what the broker refused. AMQP defines only the code; the reply text is RabbitMQ's own:
 ///
 /// - `NOT_FOUND - no exchange 'E' in vhost 'V'`
 /// - `ACCESS_REFUSED - access to exchange 'E' in vhost 'V' refused for user 'U'`
 /// - `ACCESS_REFUSED - access to topic 'K' in exchange 'E' in vhost 'V' refused for user 'U'`
 ///
-/// A name may contain quotes, and the name of the vhost or the user may be that of an exchange.
-/// So nothing is cut out of the words: they are compared with those that this target would get.
-/// Words of another form name no target. They are taken to be about the exchange.
-fn refused(words: &str, target: &Target) -> Refused {
+/// A name may contain quotes, and a vhost or a user may have the name of an exchange. So the text is not parsed:
+/// it is compared with the text for this target. A text of another form names no target, and counts as one about
+/// the exchange.
+fn named(reply_text: &str, target: &Target) -> Named {
     let exchange = match target.exchange.as_str() {
-        // The broker's own name for the one without a name.
+        // RabbitMQ's name for the default exchange.
         "" => "amq.default",
         name => name,
     };
-    let (before, rest) = words.split_once('\'').unwrap_or_default();
+    let (before, rest) = reply_text.split_once('\'').unwrap_or_default();
     if before.ends_with("access to topic ") {
         let routing_key = target.routing_key.as_str();
-        let named = format!("{routing_key}' in exchange '");
-        let is_named = begins(rest, &named, &format!("{exchange}' in vhost '"));
-        Refused { scope: Scope::RoutingKey, is_named }
+        let key = format!("{routing_key}' in exchange '");
+        let is_target = begins_with(rest, &key, &format!("{exchange}' in vhost '"));
+        Named { scope: Scope::RoutingKey, is_target }
     } else {
-        let named = format!("{exchange}' ");
-        let is_named = before.ends_with("exchange ") && begins(rest, &named, "in vhost '");
-        Refused { scope: Scope::Exchange, is_named }
+        let exchange = format!("{exchange}' ");
+        let is_target = before.ends_with("exchange ") && begins_with(rest, &exchange, "in vhost '");
+        Named { scope: Scope::Exchange, is_target }
     }
 }
 
-/// Whether the words begin with `first`, then `second`, of which the end may be missing:
-/// RabbitMQ cuts its words at 255 bytes and ends them with dots.
-fn begins(words: &str, first: &str, second: &str) -> bool {
-    let Some(rest) = words.strip_prefix(first) else { return false };
+/// Returns whether a text begins with `first`, then `second`, of which the end may be missing: RabbitMQ cuts
+/// reply texts at 255 bytes and ends them with dots.
+fn begins_with(text: &str, first: &str, second: &str) -> bool {
+    let Some(rest) = text.strip_prefix(first) else { return false };
     let cut = rest.strip_suffix("...");
     rest.starts_with(second) || cut.is_some_and(|cut| second.starts_with(cut))
 }
@@ -166,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn only_whom_the_broker_can_have_meant_is_judged() {
+    fn error_counts_against_the_message_that_the_broker_meant() {
         let missing = "NOT_FOUND - no exchange 'x' in vhost 'v'";
         let refused =
             "ACCESS_REFUSED - access to exchange 'amq.default' in vhost 'v' refused for user 'u'";
         let large = "PRECONDITION_FAILED - message size 999 is larger than configured max size 9";
-        for (code, words, exchange, only, expected) in [
+        for (code, reply_text, exchange, only, expected) in [
             (NOT_FOUND, missing, "x", false, PublishFailure::Retryable),
             (NOT_FOUND, missing, "y", false, PublishFailure::Indeterminate),
             (NOT_FOUND, missing, "v", false, PublishFailure::Indeterminate),
@@ -190,18 +205,18 @@ mod tests {
             ),
             (INTERNAL_ERROR, "INTERNAL_ERROR", "x", true, PublishFailure::Indeterminate),
         ] {
-            let (failure, _) = failure(code, words, &to(exchange, "any"), only);
-            assert_eq!(failure, expected, "{words} {exchange} {only}");
+            let (failure, _) = failure(code, reply_text, &to(exchange, "any"), only);
+            assert_eq!(failure, expected, "{reply_text} {exchange} {only}");
         }
     }
 
     #[test]
-    fn a_forbidden_routing_key_is_charged_to_its_own_messages_alone() {
+    fn forbidden_routing_key_counts_against_its_own_messages() {
         let of =
             |exchange, key, only| failure(ACCESS_REFUSED, FORBIDDEN_KEY, &to(exchange, key), only);
-        let charged = (PublishFailure::Retryable, Some(Scope::RoutingKey));
+        let of_its_own = (PublishFailure::Retryable, Some(Scope::RoutingKey));
 
-        assert_eq!(of("events", "bad.x", false), charged);
+        assert_eq!(of("events", "bad.x", false), of_its_own);
         for (exchange, key) in [("events", "ok.x"), ("other", "bad.x"), ("v", "u"), ("", "bad.x")] {
             assert_eq!(
                 of(exchange, key, false),
@@ -209,23 +224,27 @@ mod tests {
                 "{exchange} {key}"
             );
         }
-        assert_eq!(of("events", "ok.x", true), charged, "no other can have been meant");
+        assert_eq!(
+            of("events", "ok.x", true),
+            of_its_own,
+            "the broker cannot have meant another one"
+        );
     }
 
     #[test]
-    fn the_permission_that_newer_brokers_name_changes_nothing() {
-        for words in [
+    fn reply_text_of_newer_brokers_is_understood() {
+        for reply_text in [
             "ACCESS_REFUSED - write access to topic 'bad.x' in exchange 'events' in vhost 'v'",
             "ACCESS_REFUSED - write access to exchange 'events' in vhost 'v' refused",
         ] {
-            let (failure, _) = failure(ACCESS_REFUSED, words, &to("events", "bad.x"), false);
-            assert_eq!(failure, PublishFailure::Retryable, "{words}");
+            let (failure, _) = failure(ACCESS_REFUSED, reply_text, &to("events", "bad.x"), false);
+            assert_eq!(failure, PublishFailure::Retryable, "{reply_text}");
         }
     }
 
     #[test]
-    fn quotes_in_a_name_do_not_mislead() {
-        for (words, exchange, key, expected) in [
+    fn name_with_quotes_is_compared_as_a_whole() {
+        for (reply_text, exchange, key, expected) in [
             ("access to topic 'a'b' in exchange 'e'f' in vhost 'v'", "e'f", "a'b", true),
             ("access to topic 'a'b' in exchange 'e'f' in vhost 'v'", "e", "a'b", false),
             ("access to topic 'a'b' in exchange 'e'f' in vhost 'v'", "e'f", "a", false),
@@ -239,25 +258,25 @@ mod tests {
                 false,
             ),
         ] {
-            let words = format!("ACCESS_REFUSED - {words}");
-            let named = refused(&words, &to(exchange, key)).is_named;
-            assert_eq!(named, expected, "{words}: {exchange} {key}");
+            let reply_text = format!("ACCESS_REFUSED - {reply_text}");
+            let is_named = named(&reply_text, &to(exchange, key)).is_target;
+            assert_eq!(is_named, expected, "{reply_text}: {exchange} {key}");
         }
     }
 
     #[test]
-    fn words_that_the_broker_cut_name_a_routing_key_that_is_in_them_whole() {
+    fn cut_reply_text_names_a_routing_key_that_it_has_as_a_whole() {
         let cut = |key: &str| {
-            let words = format!(
+            let reply_text = format!(
                 "ACCESS_REFUSED - access to topic '{key}' in exchange 'events' in vhost 'v' refused"
             );
-            format!("{}...", &words[..252])
+            format!("{}...", &reply_text[..252])
         };
         for (length, expected) in [(190, true), (200, true), (203, true), (230, false)] {
             let key = "k".repeat(length);
-            let named = refused(&cut(&key), &to("events", &key)).is_named;
-            assert_eq!(named, expected, "{length}");
-            let other = refused(&cut(&key), &to("events", &key[1..])).is_named;
+            let is_named = named(&cut(&key), &to("events", &key)).is_target;
+            assert_eq!(is_named, expected, "{length}");
+            let other = named(&cut(&key), &to("events", &key[1..])).is_target;
             assert!(!other, "{length}");
         }
     }

@@ -1,22 +1,22 @@
 //! The targets that the broker has refused, of one sink.
 //!
 //! They outlive the sink's connections: a refused publish closes its channel, and with it the link
-//! that others publish on. So a refused target is not published to again on that channel; and once
-//! one routing key of an exchange was refused, each other one is tested first: its first message
-//! is sent on a channel of its own. (A routing key may contain an id: each new one that is forbidden
-//! would close the channel of the others again.)
+//! of all messages. So a refused target is not published to again on that channel. Once one routing key of an
+//! exchange was refused, every other one is tested first: its first message is sent on a channel of its own. (A
+//! routing key may contain an id: each new one that is forbidden would close the channel of the others again.)
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lapin::types::ShortString;
+use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure};
 
-use crate::rabbitmq::closure::{Refusal, Scope};
+use crate::rabbitmq::broker_error::{self, Refusal, Scope};
 use crate::rabbitmq::rendering::Target;
 
-/// How long a missing exchange is not asked for again: short compared with the first backoff, long
+/// How long a missing exchange is not looked up again: short compared with the first backoff, long
 /// enough that a thousand records for it cost one closed channel.
 const MISSING_PAUSE: Duration = Duration::from_secs(1);
 
@@ -24,145 +24,144 @@ const MISSING_PAUSE: Duration = Duration::from_secs(1);
 /// own. Longer than [`MISSING_PAUSE`], since the broker logs an error for each of these channels.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(5);
 
-/// How many forbidden routing keys of one exchange are remembered, and as many permitted ones.
+/// The limit of the forbidden routing keys of one exchange that are remembered, and of the permitted ones.
 const MAX_ROUTING_KEYS: usize = 10_000;
 
-/// What is remembered of a target.
+/// Whether, and how, a message may be sent to a target.
 #[derive(Debug)]
-pub(super) enum Leave {
-    /// Nothing.
-    Granted,
-    /// The broker refused it a moment ago.
+pub(super) enum Admission {
+    /// Like any other.
+    Allowed,
+    /// Not at all: the broker refused the target a moment ago.
     Refused(PublishError),
-    /// It was forbidden some time ago. The permission may have been given since.
-    OnTrial,
-    /// Others of its exchange are forbidden, and it was never tried. Who holds the lock tries it.
-    Unproven(Arc<tokio::sync::Mutex<()>>),
+    /// On a trial channel: the target was forbidden some time ago, and may be permitted since.
+    Trial,
+    /// Other routing keys of the exchange are forbidden, and this one was never tried. The holder of the lock
+    /// tries it.
+    Untested(Arc<tokio::sync::Mutex<()>>),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<ShortString, OfExchange>>);
+pub(super) struct RefusedTargets(Mutex<HashMap<ShortString, RefusedExchange>>);
 
+/// What is refused of one exchange.
 #[derive(Debug, Default)]
-struct OfExchange {
-    whole: Option<Remembered>,
-    routing_keys: HashMap<ShortString, Remembered>,
-    /// Some routing key was refused: of the others only these are known to be permitted.
+struct RefusedExchange {
+    /// The exchange as a whole.
+    whole: Option<PausedTarget>,
+    routing_keys: HashMap<ShortString, PausedTarget>,
+    /// The routing keys that are known to be permitted; `None` if none was ever refused.
     permitted: Option<HashSet<ShortString>>,
-    /// Those that are being tried.
+    /// The routing keys that are being tried.
     trials: HashMap<ShortString, Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Debug)]
-struct Remembered {
+struct PausedTarget {
     until: Instant,
-    forbidden: bool,
-    words: String,
+    is_forbidden: bool,
+    reply_text: String,
 }
 
-impl Refusals {
-    /// Remembers that the broker refused this target.
+impl RefusedTargets {
+    /// Notes that the broker refused this target.
     pub(super) fn note(&self, target: &Target, refusal: Refusal) {
-        let Refusal { scope, forbidden, words } = refusal;
-        let pause = if forbidden { FORBIDDEN_PAUSE } else { MISSING_PAUSE };
-        let remembered = Remembered { until: Instant::now() + pause, forbidden, words };
-        let mut refused = self.lock();
-        let of_exchange = refused.entry(target.exchange.clone()).or_default();
+        let Refusal { scope, is_forbidden, reply_text } = refusal;
+        let pause = if is_forbidden { FORBIDDEN_PAUSE } else { MISSING_PAUSE };
+        let paused = PausedTarget { until: Instant::now() + pause, is_forbidden, reply_text };
+        let mut refused = self.0.lock();
+        let exchange = refused.entry(target.exchange.clone()).or_default();
         match scope {
-            Scope::Exchange => of_exchange.whole = Some(remembered),
+            Scope::Exchange => exchange.whole = Some(paused),
             Scope::RoutingKey => {
                 let key = &target.routing_key;
-                of_exchange.trials.remove(key);
-                of_exchange.permitted.get_or_insert_default().remove(key);
-                let keys = &mut of_exchange.routing_keys;
-                if keys.len() >= MAX_ROUTING_KEYS {
-                    // Each of them is tried once more.
-                    keys.clear();
+                exchange.trials.remove(key);
+                exchange.permitted.get_or_insert_default().remove(key);
+                if exchange.routing_keys.len() >= MAX_ROUTING_KEYS {
+                    // Each of them is tried again.
+                    exchange.routing_keys.clear();
                 }
-                keys.insert(key.clone(), remembered);
+                exchange.routing_keys.insert(key.clone(), paused);
             }
         }
     }
 
-    /// Whether a message may go to this target. One caller gets [`Leave::OnTrial`] and tries it;
-    /// the others are refused for another pause, or until [`permit`](Self::permit).
-    pub(super) fn leave(&self, target: &Target) -> Leave {
-        let mut refused = self.lock();
-        let Some(of_exchange) = refused.get_mut(&target.exchange) else { return Leave::Granted };
-        if of_exchange.whole.as_ref().is_some_and(Remembered::is_over) {
-            of_exchange.whole = None;
+    /// Decides whether a message may be sent to this target. One caller gets [`Admission::Trial`] and tries
+    /// it; the others are refused for another pause, or until [`permit`](Self::permit).
+    pub(super) fn admit(&self, target: &Target) -> Admission {
+        let mut refused = self.0.lock();
+        let Some(exchange) = refused.get_mut(&target.exchange) else { return Admission::Allowed };
+        if exchange.whole.as_ref().is_some_and(PausedTarget::is_over) {
+            exchange.whole = None;
         }
-        let key = of_exchange.routing_keys.get_mut(&target.routing_key);
-        if let Some(remembered) = of_exchange.whole.as_mut().or(key) {
-            return remembered.leave();
+        let key = exchange.routing_keys.get_mut(&target.routing_key);
+        if let Some(paused) = exchange.whole.as_mut().or(key) {
+            return paused.admit();
         }
-        match &of_exchange.permitted {
+        match &exchange.permitted {
             Some(permitted) if !permitted.contains(&target.routing_key) => {
-                let trial = of_exchange.trials.entry(target.routing_key.clone());
-                Leave::Unproven(trial.or_default().clone())
+                let trial = exchange.trials.entry(target.routing_key.clone());
+                Admission::Untested(trial.or_default().clone())
             }
-            _ => Leave::Granted,
+            _ => Admission::Allowed,
         }
     }
 
-    /// Whether nothing is remembered of this target, so that no message has to try it.
-    pub(super) fn knows_none_of(&self, target: &Target) -> bool {
-        let refused = self.lock();
-        let Some(of_exchange) = refused.get(&target.exchange) else { return true };
+    /// Returns whether a message to this target is allowed without a trial.
+    pub(super) fn is_allowed(&self, target: &Target) -> bool {
+        let refused = self.0.lock();
+        let Some(exchange) = refused.get(&target.exchange) else { return true };
         let key = &target.routing_key;
-        of_exchange.whole.is_none()
-            && !of_exchange.routing_keys.contains_key(key)
-            && of_exchange.permitted.as_ref().is_none_or(|permitted| permitted.contains(key))
+        exchange.whole.is_none()
+            && !exchange.routing_keys.contains_key(key)
+            && exchange.permitted.as_ref().is_none_or(|permitted| permitted.contains(key))
     }
 
-    /// The refusal of an exchange that was missing a moment ago.
+    /// Returns the refusal of an exchange that was missing a moment ago.
     pub(super) fn missing(&self, exchange: &ShortString) -> Option<PublishError> {
-        let refused = self.lock();
-        let whole = refused.get(exchange)?.whole.as_ref()?;
-        (!whole.forbidden && !whole.is_over()).then(|| charge(&whole.words))
+        let exchanges = self.0.lock();
+        let whole = exchanges.get(exchange)?.whole.as_ref()?;
+        (!whole.is_forbidden && !whole.is_over()).then(|| refused(&whole.reply_text))
     }
 
-    /// Forgets what was refused of this target: the broker took a message for it.
+    /// Forgets the refusals of this target: the broker accepted a message for it.
     pub(super) fn permit(&self, target: &Target) {
-        let mut refused = self.lock();
-        let Some(of_exchange) = refused.get_mut(&target.exchange) else { return };
+        let mut refused = self.0.lock();
+        let Some(exchange) = refused.get_mut(&target.exchange) else { return };
         let key = &target.routing_key;
-        of_exchange.whole = None;
-        of_exchange.trials.remove(key);
-        of_exchange.routing_keys.remove(key);
-        if of_exchange.routing_keys.is_empty() {
+        exchange.whole = None;
+        exchange.trials.remove(key);
+        exchange.routing_keys.remove(key);
+        if exchange.routing_keys.is_empty() {
             refused.remove(&target.exchange);
-        } else if let Some(permitted) = &mut of_exchange.permitted {
+        } else if let Some(permitted) = &mut exchange.permitted {
             if permitted.len() >= MAX_ROUTING_KEYS {
                 permitted.clear();
             }
             permitted.insert(key.clone());
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ShortString, OfExchange>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
-impl Remembered {
-    /// A missing exchange is looked up again, which disturbs no other message.
+impl PausedTarget {
+    /// Returns whether it may be looked up again, which only a missing exchange may.
     fn is_over(&self) -> bool {
-        !self.forbidden && self.until <= Instant::now()
+        !self.is_forbidden && self.until <= Instant::now()
     }
 
-    fn leave(&mut self) -> Leave {
+    fn admit(&mut self) -> Admission {
         let now = Instant::now();
         if now < self.until {
-            return Leave::Refused(charge(&self.words));
+            return Admission::Refused(refused(&self.reply_text));
         }
         self.until = now + FORBIDDEN_PAUSE;
-        Leave::OnTrial
+        Admission::Trial
     }
 }
 
-pub(super) fn charge(words: &str) -> PublishError {
-    PublishError::new(PublishFailure::Retryable, format!("the broker said: {words}"))
+/// Returns the error of a message to a refused target.
+pub(super) fn refused(reply_text: &str) -> PublishError {
+    PublishError::new(PublishFailure::Retryable, broker_error::quoted(reply_text))
 }
 
 #[cfg(test)]
@@ -173,79 +172,79 @@ mod tests {
         Target { exchange: exchange.into(), routing_key: routing_key.into() }
     }
 
-    fn refusal(scope: Scope, forbidden: bool) -> Refusal {
-        Refusal { scope, forbidden, words: "no".into() }
+    fn refusal(scope: Scope, is_forbidden: bool) -> Refusal {
+        Refusal { scope, is_forbidden, reply_text: "no".into() }
     }
 
-    fn pass_pause(refusals: &Refusals) {
-        for of_exchange in refusals.lock().values_mut() {
-            let keys = of_exchange.routing_keys.values_mut();
-            keys.chain(&mut of_exchange.whole).for_each(|one| one.until = Instant::now());
+    fn pass_pause(targets: &RefusedTargets) {
+        for exchange in targets.0.lock().values_mut() {
+            let keys = exchange.routing_keys.values_mut();
+            keys.chain(&mut exchange.whole).for_each(|one| one.until = Instant::now());
         }
     }
 
-    fn leave(refusals: &Refusals, target: &Target) -> &'static str {
-        match refusals.leave(target) {
-            Leave::Granted => "granted",
-            Leave::Refused(error) => {
+    fn admit(targets: &RefusedTargets, target: &Target) -> &'static str {
+        match targets.admit(target) {
+            Admission::Allowed => "allowed",
+            Admission::Refused(error) => {
                 assert_eq!(error.failure, PublishFailure::Retryable);
                 "refused"
             }
-            Leave::OnTrial => "on trial",
-            Leave::Unproven(_) => "unproven",
+            Admission::Trial => "trial",
+            Admission::Untested(_) => "untested",
         }
     }
 
     #[test]
-    fn a_forbidden_routing_key_refuses_no_other_of_its_exchange_which_prove_themselves() {
-        let refusals = Refusals::default();
-        refusals.note(&to("events", "bad"), refusal(Scope::RoutingKey, true));
+    fn routing_keys_are_tested_after_another_one_was_forbidden() {
+        let targets = RefusedTargets::default();
+        targets.note(&to("events", "bad"), refusal(Scope::RoutingKey, true));
 
-        assert_eq!(leave(&refusals, &to("events", "bad")), "refused");
-        assert_eq!(leave(&refusals, &to("events", "ok")), "unproven");
-        assert_eq!(leave(&refusals, &to("other", "bad")), "granted");
-        refusals.permit(&to("events", "ok"));
-        assert_eq!(leave(&refusals, &to("events", "ok")), "granted");
-        assert_eq!(leave(&refusals, &to("events", "bad")), "refused");
+        assert_eq!(admit(&targets, &to("events", "bad")), "refused");
+        assert_eq!(admit(&targets, &to("events", "ok")), "untested");
+        assert_eq!(admit(&targets, &to("other", "bad")), "allowed");
+        targets.permit(&to("events", "ok"));
+        assert_eq!(admit(&targets, &to("events", "ok")), "allowed");
+        assert_eq!(admit(&targets, &to("events", "bad")), "refused");
     }
 
     #[test]
-    fn one_message_tries_a_forbidden_target_for_all_once_the_pause_is_over() {
+    fn one_message_tries_a_forbidden_target_after_the_pause() {
         for scope in [Scope::RoutingKey, Scope::Exchange] {
-            let refusals = Refusals::default();
+            let targets = RefusedTargets::default();
             let target = to("events", "bad");
-            refusals.note(&target, refusal(scope, true));
-            pass_pause(&refusals);
+            targets.note(&target, refusal(scope, true));
+            pass_pause(&targets);
 
-            assert_eq!(leave(&refusals, &target), "on trial");
-            assert_eq!(leave(&refusals, &target), "refused");
+            assert_eq!(admit(&targets, &target), "trial");
+            assert_eq!(admit(&targets, &target), "refused");
 
-            refusals.permit(&target);
-            assert_eq!(leave(&refusals, &target), "granted");
-            assert!(refusals.lock().is_empty());
+            targets.permit(&target);
+            assert_eq!(admit(&targets, &target), "allowed");
+            assert!(targets.0.lock().is_empty());
         }
     }
 
     #[test]
-    fn a_missing_exchange_is_looked_up_again_once_the_pause_is_over() {
-        let refusals = Refusals::default();
-        refusals.note(&to("late", "any"), refusal(Scope::Exchange, false));
-        assert_eq!(leave(&refusals, &to("late", "other")), "refused");
+    fn missing_exchange_is_looked_up_again_after_the_pause() {
+        let targets = RefusedTargets::default();
+        targets.note(&to("late", "any"), refusal(Scope::Exchange, false));
+        assert_eq!(admit(&targets, &to("late", "other")), "refused");
 
-        pass_pause(&refusals);
+        pass_pause(&targets);
 
-        assert_eq!(leave(&refusals, &to("late", "other")), "granted");
+        assert_eq!(admit(&targets, &to("late", "other")), "allowed");
     }
 
     #[test]
-    fn routing_keys_without_end_are_not_remembered_without_end() {
-        let refusals = Refusals::default();
+    fn number_of_remembered_routing_keys_is_limited() {
+        let targets = RefusedTargets::default();
         for number in 0..MAX_ROUTING_KEYS + 10 {
             let target = to("events", &format!("bad.{number}"));
-            refusals.note(&target, refusal(Scope::RoutingKey, true));
-            assert_eq!(leave(&refusals, &target), "refused");
+            targets.note(&target, refusal(Scope::RoutingKey, true));
+            assert_eq!(admit(&targets, &target), "refused");
         }
-        let count = refusals.lock()[&ShortString::from("events")].routing_keys.len();
+        let count = targets.0.lock()[&ShortString::from("events")].routing_keys.len();
         assert_eq!(count, 10);
     }
 }

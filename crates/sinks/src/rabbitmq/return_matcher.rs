@@ -1,40 +1,41 @@
-//! Which of the messages on a channel came back.
+//! Assigns the returns on a channel to their messages.
 //!
-//! `basic.return` arrives before the confirm of the same message, and names it by its
-//! properties alone. `lapin` (4.12) hands the oldest return that it has received to whichever confirm
-//! comes next, be it another message's: with a window of more than one message the
-//! unroutable one would count as delivered (a loss) and its neighbour as returned. This book
-//! puts that right by the message id that each return carries.
+//! `basic.return` arrives before the confirm of the same message, and names it only by its
+//! properties. `lapin` (4.12) attaches the oldest return that it has received to whichever confirm
+//! comes next, even if that is another message's: with more than one message outstanding, the
+//! unroutable one would count as delivered (a loss) and another one as returned. This corrects that by the
+//! message id that each return carries.
 //!
 //! Confirms are noted in *rounds*: everything that was ready at one time, in any order. Two
-//! facts make it safe. A confirm that brought no return shows that `lapin`'s queue of
-//! returns was empty then, so each return before it had been handed to a confirm that was ready no
-//! later: to one of this round or of those before. And when nothing is outstanding, every
-//! return has been handed over, since each is followed by a confirm of its own.
+//! facts make it safe. A *clear* confirm, which brought no return, shows that `lapin`'s queue of
+//! returns was empty then, so each earlier return was attached to a confirm that was ready no
+//! later: to one of this round or of an earlier one. And when nothing is outstanding, every
+//! return was attached, since each is followed by a confirm of its own.
 
 use std::collections::HashMap;
 
-/// The confirms of one channel, on their way to an answer.
+/// The confirmed messages of one channel without a certain outcome.
 #[derive(Debug)]
-pub(super) struct Returns<T> {
-    /// Words of the broker for each message that came back and is not yet answered.
+pub(super) struct ReturnMatcher<T> {
+    /// By message id: the text of each return whose message has no outcome.
     returned: HashMap<String, String>,
-    /// Confirmed in this round, with an empty queue of returns.
+    /// Confirmed in this round by a clear confirm.
     certain: Vec<(String, T)>,
-    /// Confirmed while a return was in the queue, which may be its own.
+    /// Confirmed in this round with a return, perhaps of another message: its own may be in the queue.
     uncertain: Vec<(String, T)>,
-    /// The same, of rounds before.
+    /// The uncertain messages of earlier rounds.
     waiting: Vec<(String, T)>,
 }
 
-/// One message's answer: `None` where a queue has it, else the broker's words.
+/// The outcome of one message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer<T> {
-    pub(super) of: T,
+pub(super) struct Outcome<T> {
+    pub(super) message: T,
+    /// The text of the return; `None` if a queue received the message.
     pub(super) returned: Option<String>,
 }
 
-impl<T> Default for Returns<T> {
+impl<T> Default for ReturnMatcher<T> {
     fn default() -> Self {
         Self {
             returned: HashMap::new(),
@@ -45,61 +46,57 @@ impl<T> Default for Returns<T> {
     }
 }
 
-impl<T> Returns<T> {
-    /// A return that came with any message's answer.
-    pub(super) fn note_return(&mut self, id: String, words: String) {
-        self.returned.insert(id, words);
+impl<T> ReturnMatcher<T> {
+    /// Notes a return that came with the answer of any message.
+    pub(super) fn note_return(&mut self, id: String, detail: String) {
+        self.returned.insert(id, detail);
     }
 
-    /// A positive confirm. `clear`: it brought no return along.
-    pub(super) fn note_confirm(&mut self, id: String, of: T, clear: bool) {
-        match clear {
-            true => self.certain.push((id, of)),
-            false => self.uncertain.push((id, of)),
-        }
+    /// Notes a positive confirm. `is_clear`: it brought no return.
+    pub(super) fn note_confirm(&mut self, id: String, message: T, is_clear: bool) {
+        let round = if is_clear { &mut self.certain } else { &mut self.uncertain };
+        round.push((id, message));
     }
 
-    /// A message that was answered otherwise (nacked, or its channel is gone).
+    /// Forgets a message with another outcome (nacked, or its channel is closed).
     pub(super) fn forget(&mut self, id: &str) {
         self.returned.remove(id);
     }
 
-    /// The caller of this message no longer waits for its answer.
+    /// Forgets a message for which no caller waits any more.
     ///
     /// A return that names it is kept: a message of the same id may follow on the channel, and must
-    /// not pass for delivered. At worst it is published once more.
-    pub(super) fn give_up(&mut self, id: &str) {
+    /// not count as delivered. At worst it is published again.
+    pub(super) fn abandon(&mut self, id: &str) {
         self.waiting.retain(|(waiting, _)| waiting != id);
     }
 
-    /// Ends a round: gives the answers that are certain now. `clear`: some answer of this
-    /// round brought no return along; `idle`: nothing is outstanding on the channel.
-    pub(super) fn end_round(&mut self, clear: bool, idle: bool) -> Vec<Answer<T>> {
+    /// Ends a round, and returns the outcomes that are certain now. `has_clear`: some confirm of this
+    /// round was clear; `is_idle`: nothing is outstanding on the channel.
+    pub(super) fn end_round(&mut self, has_clear: bool, is_idle: bool) -> Vec<Outcome<T>> {
         let mut ready = std::mem::take(&mut self.certain);
-        if clear || idle {
+        if has_clear || is_idle {
             ready.append(&mut self.waiting);
         }
-        if idle {
+        if is_idle {
             ready.append(&mut self.uncertain);
         }
         self.waiting.append(&mut self.uncertain);
-        let mut answers = Vec::with_capacity(ready.len());
-        for (id, of) in ready {
-            answers.push(Answer { of, returned: self.returned.remove(&id) });
-        }
+        let mut outcomes = self.outcomes(ready);
         // A returned message does not wait any longer.
-        let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|(id, _)| self.returned.contains_key(id));
-        self.waiting = waiting;
-        for (id, of) in back {
-            answers.push(Answer { of, returned: self.returned.remove(&id) });
-        }
-        if idle {
+        let returned = self.waiting.extract_if(.., |(id, _)| self.returned.contains_key(id));
+        let returned = returned.collect();
+        outcomes.append(&mut self.outcomes(returned));
+        if is_idle {
             // The rest belongs to messages whose callers gave up.
             self.returned.clear();
         }
-        answers
+        outcomes
+    }
+
+    fn outcomes(&mut self, messages: Vec<(String, T)>) -> Vec<Outcome<T>> {
+        let outcome = |(id, message)| Outcome { returned: self.returned.remove(&id), message };
+        messages.into_iter().map(outcome).collect()
     }
 }
 
@@ -107,74 +104,74 @@ impl<T> Returns<T> {
 mod tests {
     use super::*;
 
-    fn answer<'a>(of: &'a str, returned: Option<&str>) -> Answer<&'a str> {
-        Answer { of, returned: returned.map(str::to_owned) }
+    fn outcome<'a>(message: &'a str, returned: Option<&str>) -> Outcome<&'a str> {
+        Outcome { message, returned: returned.map(str::to_owned) }
     }
 
-    fn note<'a>(book: &mut Returns<&'a str>, id: &'a str, brought: Option<&str>) {
+    fn note<'a>(matcher: &mut ReturnMatcher<&'a str>, id: &'a str, brought: Option<&str>) {
         if let Some(brought) = brought {
-            book.note_return(brought.into(), "NO_ROUTE".into());
+            matcher.note_return(brought.into(), "NO_ROUTE".into());
         }
-        book.note_confirm(id.into(), id, brought.is_none());
+        matcher.note_confirm(id.into(), id, brought.is_none());
     }
 
     #[test]
-    fn a_return_that_came_with_a_neighbours_confirm_is_its_own_messages() {
-        let mut book = Returns::default();
-        note(&mut book, "good", Some("bad"));
-        note(&mut book, "bad", None);
+    fn return_with_the_confirm_of_another_message_is_assigned_to_its_own() {
+        let mut matcher = ReturnMatcher::default();
+        note(&mut matcher, "good", Some("bad"));
+        note(&mut matcher, "bad", None);
 
-        let mut answers = book.end_round(true, true);
+        let mut outcomes = matcher.end_round(true, true);
 
-        answers.sort_by_key(|answer| answer.of);
-        assert_eq!(answers, [answer("bad", Some("NO_ROUTE")), answer("good", None)]);
+        outcomes.sort_by_key(|outcome| outcome.message);
+        assert_eq!(outcomes, [outcome("bad", Some("NO_ROUTE")), outcome("good", None)]);
     }
 
     #[test]
-    fn the_order_within_a_round_does_not_matter() {
-        let mut book = Returns::default();
-        note(&mut book, "bad", None);
-        note(&mut book, "good", Some("bad"));
+    fn order_within_a_round_does_not_matter() {
+        let mut matcher = ReturnMatcher::default();
+        note(&mut matcher, "bad", None);
+        note(&mut matcher, "good", Some("bad"));
 
-        let answers = book.end_round(true, false);
+        let outcomes = matcher.end_round(true, false);
 
-        assert_eq!(answers, [answer("bad", Some("NO_ROUTE"))]);
-        assert_eq!(book.end_round(true, false), [answer("good", None)]);
+        assert_eq!(outcomes, [outcome("bad", Some("NO_ROUTE"))]);
+        assert_eq!(matcher.end_round(true, false), [outcome("good", None)]);
     }
 
     #[test]
-    fn a_confirm_that_brought_anothers_return_waits_until_the_queue_was_seen_empty() {
-        let mut book = Returns::default();
-        note(&mut book, "two", Some("one"));
+    fn confirm_with_another_return_waits_until_no_return_is_left() {
+        let mut matcher = ReturnMatcher::default();
+        note(&mut matcher, "two", Some("one"));
 
-        assert_eq!(book.end_round(false, false), []);
+        assert_eq!(matcher.end_round(false, false), []);
 
-        note(&mut book, "one", Some("two"));
-        let mut answers = book.end_round(false, true);
-        answers.sort_by_key(|answer| answer.of);
-        assert_eq!(answers, [answer("one", Some("NO_ROUTE")), answer("two", Some("NO_ROUTE"))]);
+        note(&mut matcher, "one", Some("two"));
+        let mut outcomes = matcher.end_round(false, true);
+        outcomes.sort_by_key(|outcome| outcome.message);
+        assert_eq!(outcomes, [outcome("one", Some("NO_ROUTE")), outcome("two", Some("NO_ROUTE"))]);
     }
 
     #[test]
-    fn the_return_of_a_repeated_message_is_not_lost_to_the_first_one() {
-        let mut book = Returns::default();
+    fn return_of_a_repeated_message_is_kept_for_the_repetition() {
+        let mut matcher = ReturnMatcher::default();
         // Confirmed, and not yet certain, when it is published again.
-        note(&mut book, "twice", Some("other"));
-        assert_eq!(book.end_round(false, false), []);
-        book.give_up("twice");
-        note(&mut book, "other", Some("twice"));
-        assert_eq!(book.end_round(false, false), [answer("other", Some("NO_ROUTE"))]);
+        note(&mut matcher, "twice", Some("other"));
+        assert_eq!(matcher.end_round(false, false), []);
+        matcher.abandon("twice");
+        note(&mut matcher, "other", Some("twice"));
+        assert_eq!(matcher.end_round(false, false), [outcome("other", Some("NO_ROUTE"))]);
 
-        note(&mut book, "twice", None);
+        note(&mut matcher, "twice", None);
 
-        assert_eq!(book.end_round(true, true), [answer("twice", Some("NO_ROUTE"))]);
+        assert_eq!(matcher.end_round(true, true), [outcome("twice", Some("NO_ROUTE"))]);
     }
 
     #[test]
-    fn nothing_outstanding_makes_everything_certain() {
-        let mut book = Returns::default();
-        note(&mut book, "good", Some("gone before"));
+    fn every_outcome_is_certain_when_nothing_is_outstanding() {
+        let mut matcher = ReturnMatcher::default();
+        note(&mut matcher, "good", Some("gone before"));
 
-        assert_eq!(book.end_round(false, true), [answer("good", None)]);
+        assert_eq!(matcher.end_round(false, true), [outcome("good", None)]);
     }
 }

@@ -1,7 +1,7 @@
-//! One message to a target that was forbidden, on a channel of its own.
+//! A channel for one message to a target that was forbidden.
 //!
-//! The permission may have been given since. If it was not, the broker closes this channel, and no
-//! other message is on it.
+//! The permission may have been granted since. If it was not, the broker closes this channel, and no other
+//! message is on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,20 @@ use lapin::options::ConfirmSelectOptions;
 use postrider_relay::sink::SinkDown;
 use tokio::sync::{mpsc, watch};
 
-use crate::rabbitmq::closure::Refusal;
+use crate::rabbitmq::broker_error::Refusal;
 use crate::rabbitmq::exchanges::Exchanges;
 use crate::rabbitmq::link_state::LinkState;
-use crate::rabbitmq::publisher::{self, Owner, Request};
+use crate::rabbitmq::publisher::{self, Observer, Request};
 use crate::rabbitmq::rendering::Target;
 
 /// A channel for one message. It is closed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Trial {
-    requests: mpsc::UnboundedSender<Request>,
-    refused: Arc<AtomicBool>,
+pub(super) struct TrialChannel {
+    pub(super) requests: mpsc::UnboundedSender<Request>,
+    is_refused: Arc<AtomicBool>,
 }
 
-impl Trial {
+impl TrialChannel {
     /// Opens the channel.
     ///
     /// # Errors
@@ -38,34 +38,29 @@ impl Trial {
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let (requests, queue) = mpsc::unbounded_channel();
-        let refused = Arc::new(AtomicBool::new(false));
-        let observer = Observer { exchanges, refused: refused.clone() };
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let observer = TrialObserver { exchanges, is_refused: is_refused.clone() };
         tokio::spawn(publisher::run(channel, queue, observer, link));
-        Ok(Self { requests, refused })
+        Ok(Self { requests, is_refused })
     }
 
-    /// Gives the message to the channel.
-    pub(super) fn hand_over(&self, request: Request) -> Result<(), ()> {
-        self.requests.send(request).map_err(|_| ())
-    }
-
-    /// Whether the broker refused the target again; known once the message is answered.
-    pub(super) fn was_refused(&self) -> bool {
-        self.refused.load(Ordering::Acquire)
+    /// Returns whether the broker refused the target again. Known once the message is answered.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Acquire)
     }
 }
 
-struct Observer {
+struct TrialObserver {
     exchanges: Arc<Exchanges>,
-    refused: Arc<AtomicBool>,
+    is_refused: Arc<AtomicBool>,
 }
 
-impl Owner for Observer {
+impl Observer for TrialObserver {
     /// The link has other channels.
     fn channel_lost(&self, _: SinkDown) {}
 
-    fn refused(&self, target: &Target, refusal: Refusal) {
-        self.exchanges.note(target, refusal);
-        self.refused.store(true, Ordering::Release);
+    fn target_refused(&self, target: &Target, refusal: Refusal) {
+        self.exchanges.note_refusal(target, refusal);
+        self.is_refused.store(true, Ordering::Release);
     }
 }
