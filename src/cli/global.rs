@@ -124,6 +124,6 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     runtime.shutdown_background();
     // Kafka's clients are, or the process ends under their threads.
     #[cfg(feature = "kafka")]
-    crate::sink::kafka::alive::until_none(KAFKA_SHUTDOWN_GRACE);
+    crate::sink::kafka::live_clients::wait_until_none(KAFKA_SHUTDOWN_GRACE);
     done
 }

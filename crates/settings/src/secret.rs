@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::properties::HIDDEN;
+use crate::rules::Rules;
 
 /// A URI. `Display`, `Debug` and serialisation show `***` in place of a password;
 /// [`expose`](Self::expose) gives the whole.
@@ -145,6 +146,18 @@ pub fn read_file(file: &Path) -> Result<SecretText, String> {
         Ok(text) => Ok(SecretText(text.trim_end_matches(['\n', '\r']).to_owned())),
         Err(error) => Err(format!("cannot read the file {file:?}: {error}")),
     }
+}
+
+/// Reads the password of a login, and checks that its file is readable and comes with a user. `rules` takes
+/// the keys `username` and `password_file` to be in the current section.
+pub fn read_password(
+    username: Option<&str>,
+    password_file: Option<&Path>,
+    rules: &mut Rules,
+) -> Option<SecretText> {
+    let file = password_file?;
+    rules.require(username.is_some(), "username", "is not set, and password_file is");
+    read_file(file).map_err(|detail| rules.wrong("password_file", detail)).ok()
 }
 
 #[cfg(test)]

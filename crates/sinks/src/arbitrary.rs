@@ -1,4 +1,4 @@
-//! Messages of every kind, for the tests of those who render them: many of them at a limit.
+//! Messages for the tests of rendering: a plain one, and arbitrary ones, of which many are at a limit.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,10 +37,10 @@ fn header() -> impl Strategy<Value = HeaderValue> {
 }
 
 fn header_name() -> impl Strategy<Value = String> {
-    // Ours, and RabbitMQ's.
-    let taken = ["message-key", "tenant-id", "message-id", "ce_id", "CC", "BCC", ""];
-    let taken = proptest::sample::select(taken.to_vec()).prop_map(str::to_owned);
-    prop_oneof![6 => text(), 1 => taken]
+    // Postrider's own, and RabbitMQ's.
+    let reserved = ["message-key", "tenant-id", "message-id", "ce_id", "CC", "BCC", ""];
+    let reserved = proptest::sample::select(reserved.to_vec()).prop_map(str::to_owned);
+    prop_oneof![6 => text(), 1 => reserved]
 }
 
 fn time() -> impl Strategy<Value = SystemTime> {
@@ -48,6 +48,23 @@ fn time() -> impl Strategy<Value = SystemTime> {
         let span = Duration::from_millis(millis.unsigned_abs());
         if millis < 0 { UNIX_EPOCH - span } else { UNIX_EPOCH + span }
     })
+}
+
+/// A message without special values.
+pub(crate) fn plain_message() -> Message {
+    Message {
+        is_urgent: false,
+        id: "m-1".into(),
+        key: Some("k".into()),
+        kind: "OrderCreated".into(),
+        content_type: "application/json".into(),
+        payload: Some(b"{}".to_vec()),
+        headers: Vec::new(),
+        tenant_id: Some("t".into()),
+        timestamp: Some(UNIX_EPOCH + Duration::from_millis(12_345)),
+        source: Some("shop".into()),
+        address: Address { destination: "orders".into(), key: None },
+    }
 }
 
 /// Any message.

@@ -1,4 +1,4 @@
-//! The configuration of a sink: what every kind has, and what its own kind adds.
+//! The configuration of a sink: the keys of every kind, and the trait of a kind's own keys.
 //!
 //! A kind of sink is a folder with a type that implements [`SinkConfig`], and one line in
 //! [`registry`](crate::registry).
@@ -7,7 +7,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use postrider_outbox::ids::SinkName;
-use postrider_relay::routing::{Glob, Template};
+use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{PublishError, Sink};
 use postrider_settings::Rules;
 use postrider_settings::units::HumanDuration;
@@ -36,7 +36,7 @@ impl Default for DeliveryConfig {
     }
 }
 
-/// One sink's whole configuration, from which it is built.
+/// The whole configuration of one sink.
 #[derive(Clone, Debug)]
 pub struct SinkSettings<C> {
     /// The name of its table.
@@ -48,33 +48,30 @@ pub struct SinkSettings<C> {
 }
 
 impl<C> SinkSettings<C> {
-    /// Defaults for the keys of every kind.
+    /// Creates the configuration of a sink with defaults for the keys of every kind.
     pub fn new(name: &str, own: C) -> Self {
         Self { name: name.into(), delivery: DeliveryConfig::default(), own }
     }
 }
 
-/// The most bytes of a name that is declared: AMQP's limit. Kafka's own is lower.
+impl<C: SinkConfig> SinkSettings<C> {
+    /// Returns the same configuration for a sink that creates nothing.
+    #[must_use]
+    pub fn without_declarations(&self) -> Self {
+        Self { own: self.own.clone().without_declarations(), ..self.clone() }
+    }
+}
+
+/// The limit of a declared name: AMQP's. Kafka's own is lower.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Requires that a name in a list of declarations is one that a broker may accept.
+/// Requires that a broker may accept a name in a list of declarations.
 pub fn require_name(name: &str, list: &str, rules: &mut Rules) {
     let detail = format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
     rules.require((1..=MAX_NAME_BYTES).contains(&name.len()), list, detail);
 }
 
-/// Where records go that name no destination, in a sink of some kind.
-#[derive(Clone, Debug)]
-pub struct DefaultAddress {
-    /// The destination.
-    pub destination: Template,
-    /// The message's key; `None` for the record's own.
-    pub key: Option<Template>,
-    /// The CloudEvents source, where messages are CloudEvents.
-    pub source: Option<Template>,
-}
-
-/// How `postrider check` explains that a sink cannot be reached, where the sink itself has no remedy.
+/// The advice of `postrider check` for a sink that cannot be reached and reports no remedy itself.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionHelp {
     /// The keys to look at.
@@ -88,34 +85,34 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
     /// The sink that is built from it.
     type Sink: Sink;
 
-    /// The broker's word for a destination; `None` where there is nothing to look up.
+    /// The broker's word for a destination; `None` if there is nothing to look up.
     const DESTINATION: Option<&'static str>;
 
     /// Advice for a sink that cannot be reached.
     const CONNECTION_HELP: ConnectionHelp;
 
-    /// Checks the rules of its keys; the keys of `rules` are below the sink's table. It contacts nothing.
+    /// Checks the rules of its keys, which `rules` takes to be below the sink's table. Connects to nothing.
     fn validate(settings: &SinkSettings<Self>, rules: &mut Rules);
 
-    /// Warnings about what is legal and probably not meant, each with its key.
+    /// Returns warnings about what is legal and probably not meant, each with its key.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Where records go that name no destination.
-    fn address(&self) -> DefaultAddress;
+    /// Returns where records go that name no destination. `allow`: the destinations that they may name.
+    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules;
 
-    /// The destinations that the sink creates when it connects.
+    /// Returns the destinations that the sink creates when it connects.
     fn declared(&self) -> Vec<&str> {
         Vec::new()
     }
 
-    /// The same configuration for `postrider check`, which creates nothing.
+    /// Returns the same configuration for a sink that creates nothing.
     fn without_declarations(self) -> Self {
         self
     }
 
-    /// Builds the sink; it contacts nothing yet.
+    /// Builds the sink, which connects at its first probe.
     ///
     /// # Errors
     ///
@@ -126,7 +123,7 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
     ///
     /// # Errors
     ///
-    /// `Retryable` where it is missing or hidden; another failure where the broker cannot be asked.
+    /// `Retryable` if it is missing or hidden from this user; another failure if the look-up fails.
     fn look_up(
         _sink: &Self::Sink,
         _destination: &str,
@@ -135,5 +132,5 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
     }
 }
 
-/// Why a table is not a sink's, with the path of the wrong key below the table.
+/// An error in a sink's table, with the path of the wrong key below the table.
 pub type ReadError = serde_path_to_error::Error<toml::de::Error>;

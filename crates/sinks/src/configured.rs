@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
 
-use crate::config::{DefaultAddress, DeliveryConfig, ReadError};
+use crate::config::{DeliveryConfig, ReadError};
 use crate::registry::{AnySink, KindConfig};
 
 /// A table `[sinks.NAME]`.
@@ -28,11 +28,11 @@ pub struct ConfiguredSink {
 const DELIVERY_KEYS: [&str; 3] = ["timeout", "key_window", "allow"];
 
 impl ConfiguredSink {
-    /// Reads the keys of a kind, and those of every kind.
+    /// Reads a table of this kind.
     ///
     /// # Errors
     ///
-    /// The first key that is wrong.
+    /// The first wrong key.
     pub fn read(kind: &str, mut table: Table) -> Result<Self, ReadError> {
         table.remove("kind");
         let (delivery, own): (Table, Table) =
@@ -43,7 +43,7 @@ impl ConfiguredSink {
         })
     }
 
-    /// Builds the sink; it contacts nothing yet.
+    /// Builds the sink, which connects at its first probe.
     ///
     /// # Errors
     ///
@@ -52,21 +52,20 @@ impl ConfiguredSink {
         self.kind.clone().build(name.clone(), self.delivery.clone())
     }
 
-    /// Checks every rule of the sink; the keys of `rules` are below `sinks`.
+    /// Checks every rule of the sink, whose table `rules` takes to be below `sinks`.
     pub fn validate(&self, name: &str, rules: &mut Rules) {
         rules.within(&quoted(name), |rules| self.kind.validate(name, &self.delivery, rules));
     }
 
-    /// How the router addresses records to this sink.
+    /// Returns how the router addresses records to this sink.
     pub fn rules(&self) -> SinkRules {
-        let DefaultAddress { destination, key, source } = self.kind.address();
-        SinkRules { destination, key, allow: self.delivery.allow.clone(), source }
+        self.kind.routing_rules(self.delivery.allow.clone())
     }
 
-    /// The same sink for `postrider check`: it creates nothing, and waits no longer than `patience`.
-    pub fn for_check(&self, patience: Duration) -> Self {
+    /// Returns the same sink for `postrider check`: it creates nothing, and waits no longer than `limit`.
+    pub fn for_check(&self, limit: Duration) -> Self {
         let kind = self.kind.clone().without_declarations();
-        let timeout = patience.min(self.delivery.timeout);
+        let timeout = limit.min(self.delivery.timeout);
         Self { kind, delivery: DeliveryConfig { timeout, ..self.delivery.clone() } }
     }
 }
@@ -84,7 +83,7 @@ impl JsonSchema for ConfiguredSink {
         "Sink".into()
     }
 
-    /// One closed object per kind, so that editors propose the keys of the kind alone.
+    /// One closed object per kind, so that editors propose only the keys of the kind.
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let delivery = properties(&DeliveryConfig::json_schema(generator));
         let kinds = KindConfig::schemas(generator).into_iter().map(|(kind, schema)| {

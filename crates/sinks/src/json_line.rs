@@ -31,7 +31,7 @@ pub(crate) fn render(message: &Message) -> String {
     line + &format!(r#","{name}":{payload}}}"#)
 }
 
-/// The name of the payload's field, and its value as JSON.
+/// Returns the name of the payload's field, and its value as JSON.
 fn payload(message: &Message) -> (&'static str, String) {
     let Some(bytes) = &message.payload else { return ("payload", "null".into()) };
     let text = std::str::from_utf8(bytes).ok();
@@ -55,9 +55,9 @@ fn compact(text: &str) -> Option<String> {
     serde_json::from_str::<IgnoredAny>(text).ok()?;
     let (mut in_string, mut escaped) = (false, false);
     let is_token = |character: &char| {
-        let ends_or_begins = *character == '"' && !escaped;
+        let is_delimiter = *character == '"' && !escaped;
         escaped = in_string && *character == '\\' && !escaped;
-        in_string ^= ends_or_begins;
+        in_string ^= is_delimiter;
         in_string || !character.is_ascii_whitespace()
     };
     Some(text.chars().filter(is_token).collect())
@@ -81,38 +81,28 @@ fn header(value: &HeaderValue) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
-
-    use postrider_relay::sink::Address;
-
     use super::*;
+    use crate::arbitrary::plain_message;
 
     fn message(content_type: &str, payload: Option<&[u8]>) -> Message {
         Message {
-            is_urgent: false,
-            id: "1".into(),
-            key: None,
-            kind: "T".into(),
             content_type: content_type.into(),
             payload: payload.map(<[u8]>::to_vec),
             headers: vec![("n".into(), HeaderValue::Int32(7))],
-            tenant_id: None,
-            timestamp: Some(UNIX_EPOCH + Duration::from_secs(1)),
-            source: None,
-            address: Address { destination: "d".into(), key: None },
+            ..plain_message()
         }
     }
 
     #[test]
-    fn a_line_has_its_fields_in_the_documented_order() {
+    fn line_has_its_fields_in_the_documented_order() {
         let line = render(&message("application/json", Some(br#"{"b":1,"a":2}"#)));
 
-        let expected = r#"{"id":"1","key":null,"type":"T","destination":"d","contentType":"application/json","headers":{"n":7},"timestamp":"1970-01-01T00:00:01Z","payload":{"b":1,"a":2}}"#;
+        let expected = r#"{"id":"m-1","key":"k","type":"OrderCreated","destination":"orders","contentType":"application/json","headers":{"n":7,"tenant-id":"t"},"timestamp":"1970-01-01T00:00:12.345Z","payload":{"b":1,"a":2}}"#;
         assert_eq!(line, expected);
     }
 
     #[test]
-    fn a_payload_is_json_or_text_or_base64() {
+    fn payload_is_json_or_text_or_base64() {
         for (content_type, payload_bytes, expected) in [
             ("text/plain; charset=utf-8", Some(&b"hi"[..]), ("payload", r#""hi""#)),
             ("application/octet-stream", Some(&b"hi"[..]), ("payloadBase64", r#""aGk=""#)),
@@ -128,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn json_of_many_lines_becomes_one_with_its_tokens_kept() {
+    fn json_of_several_lines_becomes_one_line() {
         for (text, expected) in [
             ("{\r\n\t\"a b\" : [ 1.50, 1e400 ]\n}\n", r#"{"a b":[1.50,1e400]}"#),
             (r#"[ "\\", " \" " , "\\\" " ]"#, r#"["\\"," \" ","\\\" "]"#),

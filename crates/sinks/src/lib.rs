@@ -7,13 +7,15 @@
 //! | [`kafka`] | Kafka by librdkafka: an idempotent producer and its delivery reports |
 //! | [`mod@file`] | a file: one JSON object per line, synced and rotated |
 //! | [`stdout`] | standard output: one JSON object per line |
-//! | [`config`] | what a kind of sink configures |
+//! | [`config`] | the traits and keys that every kind of sink has |
 //! | [`configured`] | a table of the configuration: one sink of any kind |
 //! | [`registry`] | the kinds of sinks that this build has |
 //! | [`cloud_events`] | CloudEvents attributes, for either broker |
 
+mod active_link;
 #[cfg(test)]
 mod arbitrary;
+mod availability;
 pub mod cloud_events;
 pub mod config;
 pub mod configured;
@@ -26,13 +28,8 @@ pub mod kafka;
     not(feature = "rabbitmq"),
     allow(dead_code, reason = "the RabbitMQ sink uses all of it")
 )]
-mod pulse;
+mod liveness;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod registry;
-#[cfg_attr(
-    not(feature = "rabbitmq"),
-    allow(dead_code, reason = "the RabbitMQ sink uses all of it")
-)]
-mod slot;
 pub mod stdout;

@@ -1,8 +1,9 @@
-//! The kinds of sinks that this build has. Another kind adds its line to `sinks!`, and nothing else here.
+//! The kinds of sinks that this build has. A new kind adds one line to `sinks!`.
 
 use std::time::Instant;
 
 use postrider_outbox::ids::SinkName;
+use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Address, Message, PublishError, Sink, SinkDown};
 use postrider_settings::Rules;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -10,11 +11,9 @@ use serde::Serialize;
 use serde::de::Error as _;
 use toml::{Table, Value};
 
-use crate::config::{
-    ConnectionHelp, DefaultAddress, DeliveryConfig, ReadError, SinkConfig, SinkSettings,
-};
+use crate::config::{ConnectionHelp, DeliveryConfig, ReadError, SinkConfig, SinkSettings};
 
-/// Writes the two enums of all kinds, and hands each call to the kind's own type.
+/// Generates the two enums of all kinds, which forward each call to the kind's own type.
 macro_rules! sinks {
     ($($(#[$gate:meta])? $kind:literal => $Name:ident($Config:ty),)+) => {
         /// The configuration of a sink of any kind.
@@ -50,7 +49,7 @@ macro_rules! sinks {
                 }
             }
 
-            /// The schema of each kind's own keys.
+            /// Returns the schema of each kind's own keys.
             pub(crate) fn schemas(generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
                 vec![$($(#[$gate])? ($kind, <$Config>::json_schema(generator)),)+]
             }
@@ -83,44 +82,43 @@ macro_rules! sinks {
                 }
             }
 
-            /// The value of `kind`.
+            /// Returns the value of `kind`.
             pub fn kind(&self) -> &'static str {
                 match self { $($(#[$gate])? Self::$Name(_) => $kind,)+ }
             }
 
-            /// Warnings about what is legal and probably not meant, each with its key.
+            /// Returns warnings about what is legal and probably not meant, each with its key.
             pub fn warnings(&self) -> Vec<String> {
                 match self { $($(#[$gate])? Self::$Name(own) => own.warnings(),)+ }
             }
 
-            /// Where records go that name no destination.
-            pub fn address(&self) -> DefaultAddress {
-                match self { $($(#[$gate])? Self::$Name(own) => own.address(),)+ }
+            pub(crate) fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
+                match self { $($(#[$gate])? Self::$Name(own) => own.routing_rules(allow),)+ }
             }
 
-            /// The destinations that the sink creates when it connects.
+            /// Returns the destinations that the sink creates when it connects.
             pub fn declared(&self) -> Vec<&str> {
                 match self { $($(#[$gate])? Self::$Name(own) => own.declared(),)+ }
             }
 
-            /// The broker's word for a destination; `None` where there is nothing to look up.
+            /// Returns the broker's word for a destination; `None` if there is nothing to look up.
             pub fn destination(&self) -> Option<&'static str> {
                 match self { $($(#[$gate])? Self::$Name(_) => <$Config>::DESTINATION,)+ }
             }
 
-            /// Advice for a sink that cannot be reached.
+            /// Returns advice for a sink that cannot be reached.
             pub fn connection_help(&self) -> ConnectionHelp {
                 match self { $($(#[$gate])? Self::$Name(_) => <$Config>::CONNECTION_HELP,)+ }
             }
         }
 
         impl AnySink {
-            /// Looks a destination up without creating it, once the sink is reached.
+            /// Looks a destination up without creating it. The sink must be connected.
             ///
             /// # Errors
             ///
-            /// `Retryable` where it is missing or hidden; another failure where the broker cannot be
-            /// asked.
+            /// `Retryable` if it is missing or hidden from this user; another failure if the look-up
+            /// fails.
             pub async fn look_up(&self, destination: &str) -> Result<(), PublishError> {
                 match self {
                     $($(#[$gate])? Self::$Name(sink) => <$Config>::look_up(sink, destination).await,)+

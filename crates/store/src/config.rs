@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mongodb::options::ConnectionString;
-use postrider_settings::secret::{SecretUri, read_file};
+use postrider_settings::secret::{SecretUri, read_password};
 use postrider_settings::{Rules, TlsConfig, quoted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -131,13 +131,8 @@ impl MongoConfig {
                 }
                 endpoint.username = Some(username.clone());
             }
-            if let Some(file) = &self.password_file {
-                rules.require(self.username.is_some(), "username", "is not set, and mongo.password_file is");
-                match read_file(file) {
-                    Ok(password) => endpoint.password = Some(password),
-                    Err(detail) => rules.wrong("password_file", detail),
-                }
-            }
+            endpoint.password =
+                read_password(self.username.as_deref(), self.password_file.as_deref(), rules);
             if let Some(tls) = &self.tls {
                 rules.within("tls", |rules| {
                     tls.validate(rules);

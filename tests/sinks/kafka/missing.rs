@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider::sink::config::SinkConfig;
 use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
 use postrider::sink::{PublishFailure, Sink};
 use rdkafka::ClientConfig;
@@ -101,7 +102,7 @@ async fn only_a_producers_look_up_creates_a_topic() {
     // The metadata request of `postrider check`, which must create nothing: before the other one,
     // so that a topic of its making would exist by then.
     let sink = Kafka::new(KafkaSettings::new("test", KafkaConfig::at(&node.brokers()))).unwrap();
-    let checked = sink.look_up("by-check").await.unwrap_err();
+    let checked = KafkaConfig::look_up(&sink, "by-check").await.unwrap_err();
     // This very answer may still say that it is missing.
     producer.client().fetch_metadata(Some("by-producer"), METADATA_TIMEOUT).unwrap();
 

@@ -50,6 +50,12 @@ impl PublishError {
     }
 }
 
+impl From<SinkDown> for PublishError {
+    fn from(down: SinkDown) -> Self {
+        Self::new(PublishFailure::SinkDown, down)
+    }
+}
+
 /// Why a sink cannot be used now, as text for the operator: the cause and, after a semicolon, the remedy if
 /// it is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,8 +7,8 @@
 //! | [`storage`] | the file itself: opened, appended to, synced, rotated |
 //!
 //! One thread writes. It takes the lines that wait, appends all of them and syncs once, so that a sync costs
-//! little where many keys have records (group commit). After a failed write the sink is down; the next
-//! [`probe`](Sink::probe) opens the file again and ends a line that was cut off, so that the next one
+//! little where many keys have records (group commit). After a failed write the sink is down. The next
+//! [`probe`](Sink::probe) opens the file again and ends a line that was cut, so that the next one
 //! begins on a line of its own. The record of the cut line is delivered again.
 
 pub mod config;
@@ -18,22 +18,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_relay::routing::Template;
+use postrider_relay::routing::{Glob, SinkRules, Template};
 use postrider_relay::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
 use postrider_settings::Rules;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings};
+use crate::active_link::{ActiveLink, Link};
+use crate::availability::Availability;
+use crate::config::{ConnectionHelp, SinkConfig, SinkSettings};
 pub use crate::file::config::FileConfig;
-use crate::file::storage::RotatedFile;
-use crate::file::storage::Storage;
+use crate::file::storage::{RotatedFile, Storage};
 use crate::json_line;
-use crate::slot::{self, Slot};
 
-/// The most lines that one sync confirms.
+/// The limit of the lines that one sync confirms.
 const MAX_BATCH_LINES: usize = 1_000;
 
-/// A file of lines.
+/// Appends lines to a file.
 pub struct File {
     shared: Arc<Shared>,
     timeout: Duration,
@@ -41,17 +41,14 @@ pub struct File {
 
 struct Shared {
     storage: Arc<dyn Storage>,
-    /// The writer in use; none before the first probe, after a failure and after a close.
-    writer: Slot<Writer>,
-    /// Held while a writer is started.
-    opening: Mutex<()>,
-    /// The one right to write to the file. A thread that waits for the disk keeps it.
-    right: Arc<Semaphore>,
+    writer: ActiveLink<Writer>,
+    /// One permit: to write to the file. A thread that waits for the disk keeps it.
+    write_permit: Arc<Semaphore>,
 }
 
 struct Writer {
     lines: mpsc::UnboundedSender<Line>,
-    down: watch::Sender<Option<SinkDown>>,
+    availability: Availability,
 }
 
 struct Line {
@@ -66,32 +63,30 @@ impl fmt::Debug for File {
 }
 
 impl File {
-    /// A sink that opens its file at the first probe. `timeout` limits each publish and probe.
+    /// Creates a sink that opens its file at the first probe. `timeout` limits each publish and probe.
     pub fn new(storage: impl Storage, timeout: Duration) -> Self {
         let shared = Shared {
             storage: Arc::new(storage),
-            writer: Slot::default(),
-            opening: Mutex::new(()),
-            right: Arc::new(Semaphore::new(1)),
+            writer: ActiveLink::default(),
+            write_permit: Arc::new(Semaphore::new(1)),
         };
         Self { shared: Arc::new(shared), timeout }
     }
 
-    /// Opens the file in a thread of its own, which writes until its sender is gone or a write fails.
-    async fn start(&self) -> Result<Writer, SinkDown> {
-        let right = self.shared.right.clone();
+    /// Starts a thread that opens the file, and writes until its sender is dropped or a write fails.
+    async fn start_writer(&self) -> Result<Writer, SinkDown> {
+        let permit = self.shared.write_permit.clone().acquire_owned();
         // (The semaphore is never closed.)
-        let right = tokio::time::timeout(self.timeout, right.acquire_owned()).await;
-        let Ok(Ok(right)) = right else {
+        let Ok(Ok(permit)) = tokio::time::timeout(self.timeout, permit).await else {
             return Err(SinkDown::new("an earlier write has not ended: the disk does not answer"));
         };
         let (lines, queue) = mpsc::unbounded_channel();
-        let (down, _) = watch::channel(None);
+        let availability = Availability::default();
         let (opened, opening) = oneshot::channel();
-        let (storage, failed) = (self.shared.storage.clone(), down.clone());
-        std::thread::spawn(move || write_lines(&*storage, queue, opened, &failed, right));
+        let (storage, state) = (self.shared.storage.clone(), availability.clone());
+        std::thread::spawn(move || write_lines(&*storage, queue, opened, &state, permit));
         match tokio::time::timeout(self.timeout, opening).await {
-            Ok(Ok(Ok(()))) => Ok(Writer { lines, down }),
+            Ok(Ok(Ok(()))) => Ok(Writer { lines, availability }),
             Ok(Ok(Err(error))) => Err(SinkDown::new(error)),
             Ok(Err(_)) | Err(_) => {
                 Err(SinkDown::new(format!("the file was not opened within {:?}", self.timeout)))
@@ -100,13 +95,13 @@ impl File {
     }
 }
 
-/// Opens the file, and appends what waits, batch by batch.
+/// Opens the file, and appends the lines that wait, batch by batch.
 fn write_lines(
     storage: &dyn Storage,
     mut queue: mpsc::UnboundedReceiver<Line>,
     opened: oneshot::Sender<Result<(), String>>,
-    down: &watch::Sender<Option<SinkDown>>,
-    _right: OwnedSemaphorePermit,
+    availability: &Availability,
+    _permit: OwnedSemaphorePermit,
 ) {
     let mut file = match storage.open() {
         Ok(file) => file,
@@ -126,13 +121,13 @@ fn write_lines(
         {
             batch.push(line);
         }
-        // Nobody waits for these any more: their records are released, and published again.
+        // The publishes of the others have timed out: their records are published again.
         batch.retain(|line| !line.confirm.is_closed());
         let bytes: Vec<u8> = batch.iter().flat_map(|line| line.text.bytes()).collect();
         let written = if bytes.is_empty() { Ok(()) } else { file.append(&bytes) };
         let written = written.map_err(|error| error.to_string());
         if let Err(error) = &written {
-            down.send_replace(Some(SinkDown::new(error)));
+            availability.set_down(SinkDown::new(error));
         }
         for line in batch {
             // The publish may have timed out.
@@ -144,12 +139,17 @@ fn write_lines(
     }
 }
 
-impl slot::Link for Writer {
+impl Link for Writer {
     async fn lost(&self) -> SinkDown {
-        let mut down = self.down.subscribe();
-        let lost = down.wait_for(Option::is_some).await;
-        // The sender lives as long as this writer.
-        lost.ok().and_then(|down| down.clone()).unwrap_or_else(|| SinkDown::new("closed"))
+        self.availability.lost().await
+    }
+
+    async fn is_usable(&self, _limit: Duration) -> Result<bool, SinkDown> {
+        Ok(self.availability.check().is_ok())
+    }
+
+    fn retire(&self, cause: SinkDown) {
+        self.availability.set_down(cause);
     }
 }
 
@@ -172,8 +172,8 @@ impl SinkConfig for FileConfig {
         rules.require(is_file, "path", "must be a file; add a name such as orders.ndjson");
     }
 
-    fn address(&self) -> DefaultAddress {
-        DefaultAddress { destination: Template::fixed(""), key: None, source: None }
+    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
+        SinkRules { destination: Template::fixed(""), key: None, allow, source: None }
     }
 
     fn build(settings: SinkSettings<Self>) -> Result<File, String> {
@@ -185,44 +185,32 @@ impl SinkConfig for FileConfig {
 
 impl Sink for File {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        let down = |why: &str| PublishError::new(PublishFailure::SinkDown, why);
-        let writer = self.shared.writer.link().ok_or_else(|| down("the file is not open"))?;
-        if let Some(cause) = writer.down.borrow().as_ref() {
-            return Err(down(&cause.detail));
-        }
+        let down = |cause: &str| PublishError::new(PublishFailure::SinkDown, cause);
+        let indeterminate = |cause: String| PublishError::new(PublishFailure::Indeterminate, cause);
+        let writer = self.shared.writer.get().ok_or_else(|| down("the file is not open"))?;
+        writer.availability.check()?;
         let (confirm, confirmed) = oneshot::channel();
         let text = json_line::render(&message) + "\n";
         if writer.lines.send(Line { text, confirm }).is_err() {
             return Err(down("the writer of the file has ended"));
         }
         match tokio::time::timeout(self.timeout, confirmed).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            // A part of the line may be in the file.
-            Ok(Ok(Err(error))) => Err(PublishError::new(PublishFailure::Indeterminate, error)),
+            // After a failed write, part of the line may be in the file.
+            Ok(Ok(written)) => written.map_err(indeterminate),
             Ok(Err(_)) => {
-                let why = "the writer of the file ended before it confirmed";
-                Err(PublishError::new(PublishFailure::Indeterminate, why))
+                Err(indeterminate("the writer of the file ended before it confirmed".to_owned()))
             }
             Err(_) => {
-                let why = format!("the disk confirmed nothing within {:?}", self.timeout);
+                let cause = format!("the disk confirmed nothing within {:?}", self.timeout);
                 // Otherwise every further line would wait in memory behind this one.
-                writer.down.send_replace(Some(SinkDown::new(&why)));
-                Err(PublishError::new(PublishFailure::Indeterminate, why))
+                writer.availability.set_down(SinkDown::new(&cause));
+                Err(indeterminate(cause))
             }
         }
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
-        let _opening = self.shared.opening.lock().await;
-        if let Some(writer) = self.shared.writer.link() {
-            if writer.down.borrow().is_none() {
-                return Ok(());
-            }
-            self.shared.writer.take();
-        }
-        let writer = self.start().await?;
-        self.shared.writer.put(writer);
-        Ok(())
+        self.shared.writer.probe(self.timeout, self.start_writer()).await
     }
 
     async fn lost(&self) -> SinkDown {
@@ -230,11 +218,11 @@ impl Sink for File {
     }
 
     async fn close(&self) {
-        // The thread ends when the last publish has let go of its sender.
+        // The thread ends when the last publish drops its sender.
         self.shared.writer.take();
     }
 
-    /// The same file: a line cannot take anything down that the others use.
+    /// Returns the same file: there is no connection that a line could close.
     fn isolated(&self) -> Self {
         Self { shared: self.shared.clone(), timeout: self.timeout }
     }

@@ -4,9 +4,9 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Where lines are kept. The tests of the sink's contract have one that stops and fails.
+/// Where lines are kept. The tests of the sink's contract use one that stops and fails.
 pub trait Storage: Send + Sync + 'static {
-    /// Opens it for appending, behind whatever it holds.
+    /// Opens it to append behind its present content.
     ///
     /// # Errors
     ///
@@ -35,13 +35,13 @@ pub struct RotatedFile {
 
 impl Storage for RotatedFile {
     fn open(&self) -> io::Result<Box<dyn DurableAppend>> {
-        let (file, size) = open(&self.path).map_err(|error| self.named(&error))?;
+        let (file, size) = open(&self.path).map_err(|error| self.with_path(&error))?;
         Ok(Box::new(OpenFile { rotated: self.clone(), file, size }))
     }
 }
 
 impl RotatedFile {
-    fn named(&self, error: &io::Error) -> io::Error {
+    fn with_path(&self, error: &io::Error) -> io::Error {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
     }
 }
@@ -54,14 +54,14 @@ struct OpenFile {
 
 impl DurableAppend for OpenFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.try_append(bytes).map_err(|error| self.rotated.named(&error))
+        self.try_append(bytes).map_err(|error| self.rotated.with_path(&error))
     }
 }
 
 impl OpenFile {
     fn try_append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.size > 0 && self.size + bytes.len() as u64 > self.rotated.max_size {
-            std::fs::rename(&self.rotated.path, next_name(&self.rotated.path)?)?;
+            std::fs::rename(&self.rotated.path, rotated_name(&self.rotated.path)?)?;
             (self.file, self.size) = open(&self.rotated.path)?;
         }
         self.file.write_all(bytes)?;
@@ -71,7 +71,7 @@ impl OpenFile {
     }
 }
 
-/// Opens the file behind its last complete line; its size.
+/// Opens and locks the file, and ends a line that was cut. Returns its size too.
 fn open(path: &Path) -> io::Result<(File, u64)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     match file.try_lock() {
@@ -81,7 +81,7 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // The name of a new file must survive a crash as its content does.
+    // So that the name of a new file survives a crash, as its content does.
     File::open(folder(path))?.sync_all()?;
     let mut size = file.metadata()?.len();
     if size > 0 {
@@ -100,8 +100,8 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The name that the file gets when it is rotated: its own and the next number.
-fn next_name(path: &Path) -> io::Result<PathBuf> {
+/// Returns the name for the rotated file: its own with the next number.
+fn rotated_name(path: &Path) -> io::Result<PathBuf> {
     let own = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = 0;
     for entry in std::fs::read_dir(folder(path))? {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn full_file_gets_the_next_number_and_nothing_is_lost() {
+    fn full_file_is_rotated_to_the_next_number() {
         let folder = tempfile::tempdir().unwrap();
         let storage = rotated(folder.path(), 8);
 
@@ -130,7 +130,7 @@ mod tests {
             file.append(line.as_bytes()).unwrap();
         }
         drop(file);
-        // After a restart it goes on behind the numbers that are there.
+        // After a restart the numbers continue.
         storage.open().unwrap().append(b"five\n").unwrap();
 
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_was_cut_off_is_ended() {
+    fn cut_line_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let storage = rotated(folder.path(), 1_000);
         std::fs::write(&storage.path, "whole\ncut").unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn second_writer_is_refused_by_name() {
+    fn error_of_a_second_writer_has_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let storage = rotated(folder.path(), 1_000);
         let _first = storage.open().unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_folder_is_named() {
+    fn error_of_a_missing_folder_has_the_path() {
         let storage = rotated(Path::new("/no/such/folder"), 1_000);
 
         let error = storage.open().err().unwrap().to_string();

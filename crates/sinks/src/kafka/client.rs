@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postrider_relay::sink::SinkDown;
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -17,145 +18,140 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::kafka::alive::Alive;
+use crate::kafka::live_clients::LiveClient;
 use crate::kafka::remedy;
 use crate::kafka::rendering::Rendered;
 use crate::kafka::statistics::ProducerMetrics;
 
-/// A topic that every cluster may have, to ask a broker about: an answer shows that it answers,
-/// whatever it says. (Without a topic the question is for all of them, however many.)
+/// A topic for metadata requests that only check whether a broker answers, whatever the answer is. (Without a
+/// topic a request is for all of them, however many.)
 const ANY_TOPIC: &str = "__consumer_offsets";
 
-/// How long one question waits before the reasons against waiting are looked at.
-const SLICE: Duration = Duration::from_millis(250);
+/// The time limit of one metadata request, after which a failure of the client ends the wait.
+const METADATA_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How much later than it was told to librdkafka may come back from a wait.
-const LATE: Duration = Duration::from_secs(1);
+/// How much later than its limit a call to librdkafka may return.
+const BLOCKING_CALL_GRACE: Duration = Duration::from_secs(1);
 
-pub(super) type Report = oneshot::Receiver<KafkaResult<()>>;
+pub(super) type DeliveryReport = oneshot::Receiver<KafkaResult<()>>;
 
-/// Calls librdkafka, which blocks, on a thread for such calls, and waits for the call to end: for
-/// `limit`, within which it must end by itself, and a little longer.
+/// Calls librdkafka, which blocks, on a thread for blocking calls. The call must end by itself within
+/// `limit`.
 ///
 /// # Errors
 ///
 /// As [`blocking_until`].
 pub(super) async fn blocking<T: Send + 'static>(
     limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
+    call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SinkDown> {
-    let why = || format!("librdkafka did not come back within {limit:?}");
-    blocking_until(Instant::now() + limit + LATE, why, work).await
+    let cause = || format!("librdkafka did not return within {limit:?}");
+    blocking_until(Instant::now() + limit + BLOCKING_CALL_GRACE, cause, call).await
 }
 
-/// The same until a moment.
+/// Like [`blocking`], with a deadline.
 ///
 /// librdkafka waits by the host's clock: if that is set back meanwhile, the call takes as much
-/// longer. A call that is given up keeps its thread until it ends.
+/// longer. A call that exceeds the deadline keeps its thread until it ends.
 ///
 /// # Errors
 ///
-/// The call has not ended, for which `why` gives the words, or it panicked.
+/// The call has not ended, with `cause` as the text, or it panicked.
 async fn blocking_until<T: Send + 'static>(
     until: Instant,
-    why: impl FnOnce() -> String,
-    work: impl FnOnce() -> T + Send + 'static,
+    cause: impl FnOnce() -> String,
+    call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SinkDown> {
-    match tokio::time::timeout_at(until, tokio::task::spawn_blocking(work)).await {
-        Ok(Ok(done)) => Ok(done),
+    match tokio::time::timeout_at(until, tokio::task::spawn_blocking(call)).await {
+        Ok(Ok(returned)) => Ok(returned),
         Ok(Err(panic)) => Err(SinkDown::new(panic)),
-        Err(_) => Err(SinkDown::new(why())),
+        Err(_) => Err(SinkDown::new(cause())),
     }
 }
 
-/// What the producer's callbacks leave behind.
+/// What the producer's callbacks report.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// A connection has failed, or the producer has for good.
-    pub(super) trouble: Notify,
-    /// Something has left the queue.
-    pub(super) room: Notify,
+    /// Notified when a connection has failed, or the producer has fatally.
+    pub(super) failure: Notify,
+    /// Notified when a record has left the queue.
+    pub(super) queue_room: Notify,
     state: Mutex<State>,
     metrics: Option<ProducerMetrics>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The latest words about a connection that failed.
-    words: Option<String>,
-    all_down: bool,
-    /// How often the connections to each broker have ended, by its number.
+    /// The latest error of a connection.
+    connection_error: Option<String>,
+    are_all_down: bool,
+    /// How often the connections to each broker have ended, by the broker's number.
     disconnects: HashMap<i32, i64>,
 }
 
 impl Events {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Forgets that all brokers were down: that they are is reported again.
+    pub(super) fn reset_down(&self) {
+        self.state.lock().are_all_down = false;
     }
 
-    /// Whatever was lost before says nothing about now.
-    pub(super) fn forget_losses(&self) {
-        self.state().all_down = false;
+    /// Returns how often connections to these brokers have ended, as of the latest statistics. (The log
+    /// omits repetitions within 30 s.)
+    pub(super) fn disconnects(&self, is_counted: impl Fn(i32) -> bool) -> i64 {
+        let state = self.state.lock();
+        let counts = state.disconnects.iter().filter(|(broker, _)| is_counted(**broker));
+        counts.map(|(_, count)| count).sum()
     }
 
-    /// How often connections to these brokers have ended, as of the latest statistics. (The log does
-    /// not say it: librdkafka leaves out what repeats itself within 30 s.)
-    pub(super) fn disconnects(&self, of: impl Fn(i32) -> bool) -> i64 {
-        let state = self.state();
-        state.disconnects.iter().filter(|(broker, _)| of(**broker)).map(|(_, count)| count).sum()
-    }
-
-    /// The latest words about what goes wrong, with the remedy where it is known.
-    fn why(&self) -> SinkDown {
-        match &self.state().words {
-            Some(words) => SinkDown::new(words).with_remedy(remedy::of(words)),
+    /// Returns the latest error of a connection, with the remedy if it is known.
+    fn connection_error(&self) -> SinkDown {
+        match &self.state.lock().connection_error {
+            Some(error) => SinkDown::new(error).with_remedy(remedy::find(error)),
             None => SinkDown::new("no broker answers"),
         }
     }
 }
+
+/// Receives the producer's callbacks, which it calls on a thread of its own.
+pub(super) struct Callbacks(Arc<Events>);
 
 impl ClientContext for Callbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         debug!(?level, facility, message, "librdkafka");
         match facility {
             "CONFWARN" => warn!(message, "librdkafka"),
-            // The end of a connection it tells nowhere else.
+            // The only report of a connection that ended.
             "FAIL" => {
-                // Behind the name of librdkafka's thread.
-                let words = message.split_once("]: ").map_or(message, |(_, words)| words);
-                self.0.state().words = Some(words.to_owned());
-                self.0.trouble.notify_one();
+                // Without the name of librdkafka's thread.
+                let error = message.split_once("]: ").map_or(message, |(_, error)| error);
+                self.0.state.lock().connection_error = Some(error.to_owned());
+                self.0.failure.notify_one();
             }
-            // What it says else of connections is told once, as the sink's state.
+            // Other states of connections are logged once, as the state of the sink.
             _ => {}
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let events = &self.0;
-        let code = error.rdkafka_error_code();
         {
-            let mut state = events.state();
-            match code {
-                Some(RDKafkaErrorCode::AllBrokersDown) => state.all_down = true,
-                _ => state.words = Some(reason.to_owned()),
+            let mut state = self.0.state.lock();
+            match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::AllBrokersDown) => state.are_all_down = true,
+                _ => state.connection_error = Some(reason.to_owned()),
             }
         }
-        events.trouble.notify_one();
+        self.0.failure.notify_one();
     }
 
     fn stats(&self, statistics: Statistics) {
         let brokers = statistics.brokers.values();
         let disconnects = brokers.map(|broker| (broker.nodeid, broker.disconnects.unwrap_or(0)));
-        self.0.state().disconnects = disconnects.collect();
+        self.0.state.lock().disconnects = disconnects.collect();
         if let Some(metrics) = &self.0.metrics {
-            metrics.take(&statistics);
+            metrics.update(&statistics);
         }
     }
 }
-
-/// Called by the producer's own thread.
-pub(super) struct Callbacks(Arc<Events>);
 
 impl ProducerContext for Callbacks {
     type DeliveryOpaque = Box<oneshot::Sender<KafkaResult<()>>>;
@@ -165,37 +161,33 @@ impl ProducerContext for Callbacks {
             Ok(_) => Ok(()),
             Err((error, _)) => Err(error.clone()),
         };
-        // Whoever waited may have given up.
+        // The publish may have timed out.
         let _ = reply.send(report);
-        self.0.room.notify_waiters();
+        self.0.queue_room.notify_waiters();
     }
 }
 
-/// An error after which a producer takes nothing any more.
+/// An error after which a producer accepts nothing any more.
 #[derive(Debug)]
-pub(super) struct Fatal {
+pub(super) struct FatalError {
     pub(super) code: RDKafkaErrorCode,
-    words: String,
+    reason: String,
 }
 
-impl Fatal {
-    pub(super) fn down(&self) -> SinkDown {
-        let Self { code, words } = self;
-        let remedy = match code {
-            RDKafkaErrorCode::ClusterAuthorizationFailed => {
-                "the user is to have the right to write to a topic, or IdempotentWrite on the \
-                 cluster"
-            }
-            _ => "",
-        };
-        SinkDown::new(format!("its producer failed for good: {words}")).with_remedy(remedy)
+impl From<&FatalError> for SinkDown {
+    fn from(FatalError { code, reason }: &FatalError) -> Self {
+        let is_unauthorized = *code == RDKafkaErrorCode::ClusterAuthorizationFailed;
+        let remedy =
+            "grant the user the right to write to a topic, or IdempotentWrite on the cluster";
+        SinkDown::new(format!("its producer failed for good: {reason}"))
+            .with_remedy(if is_unauthorized { remedy } else { "" })
     }
 }
 
 /// One producer.
 pub(super) struct Client {
-    /// Taken only when dropped.
-    producer: Option<(ThreadedProducer<Callbacks>, Alive)>,
+    /// The fields of a tuple are dropped in their order. `None` only in `drop`.
+    producer: Option<(ThreadedProducer<Callbacks>, LiveClient)>,
     pub(super) events: Arc<Events>,
 }
 
@@ -206,50 +198,50 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Makes a producer, which connects by itself, on a thread of its own: librdkafka waits there for
-    /// its threads, and for a minute where the host's clock is set back meanwhile.
+    /// Creates a producer, which connects by itself, on a thread for blocking calls: librdkafka waits
+    /// for its own threads, and for a minute if the host's clock is set back meanwhile.
     ///
     /// # Errors
     ///
-    /// Settings that librdkafka doesn't take.
-    pub(super) async fn make(
+    /// Settings that librdkafka refuses.
+    pub(super) async fn create(
         config: ClientConfig,
         metrics: Option<ProducerMetrics>,
         until: Instant,
     ) -> Result<Self, SinkDown> {
-        let why = || "librdkafka made no producer in time".to_owned();
-        let making = blocking_until(until, why, move || {
+        let cause = || "librdkafka created no producer in time".to_owned();
+        let creating = blocking_until(until, cause, move || {
             postrider_store::failpoint::hit("sink::make");
             Self::new(&config, metrics)
         });
-        making.await?.map_err(SinkDown::new)
+        creating.await?.map_err(SinkDown::new)
     }
 
     fn new(config: &ClientConfig, metrics: Option<ProducerMetrics>) -> KafkaResult<Self> {
         let events = Arc::new(Events {
-            trouble: Notify::new(),
-            room: Notify::new(),
+            failure: Notify::new(),
+            queue_room: Notify::new(),
             state: Mutex::default(),
             metrics,
         });
-        let alive = Alive::new();
+        let live_client = LiveClient::new();
         let producer = config.create_with_context(Callbacks(events.clone()))?;
-        Ok(Self { producer: Some((producer, alive)), events })
+        Ok(Self { producer: Some((producer, live_client)), events })
     }
 
     pub(super) fn producer(&self) -> &ThreadedProducer<Callbacks> {
-        // Nobody holds it any more when it is taken.
+        // It is taken only in `drop`.
         #[allow(clippy::unwrap_used)]
         let (producer, _) = self.producer.as_ref().unwrap();
         producer
     }
 
-    /// Puts a record into the producer's queue.
+    /// Adds a record to the producer's queue.
     ///
     /// # Errors
     ///
-    /// Why it was not put there: no room, too large.
-    pub(super) fn send(&self, record: &Rendered) -> Result<Report, KafkaError> {
+    /// The queue is full, or the record is too large.
+    pub(super) fn send(&self, record: &Rendered) -> Result<DeliveryReport, KafkaError> {
         let (reply, report) = oneshot::channel();
         let base = BaseRecord {
             topic: &record.topic,
@@ -260,57 +252,52 @@ impl Client {
             headers: Some(record.headers.clone()),
             delivery_opaque: Box::new(reply),
         };
-        match self.producer().send(base) {
-            Ok(()) => Ok(report),
-            Err((error, _)) => Err(error),
-        }
+        self.producer().send(base).map(|()| report).map_err(|(error, _)| error)
     }
 
-    /// Waits, blocking, until some broker answers: at most `limit`, and no longer than there is hope.
+    /// Blocks until some broker answers, for `limit` at most. Ends early if all brokers are down.
     ///
     /// # Errors
     ///
     /// Why none answers.
-    pub(super) fn until_answered(&self, limit: Duration) -> Result<(), SinkDown> {
+    pub(super) fn wait_for_answer(&self, limit: Duration) -> Result<(), SinkDown> {
         let begin = std::time::Instant::now();
         loop {
             let left = limit.saturating_sub(begin.elapsed());
-            let asked = self.producer().client().fetch_metadata(Some(ANY_TOPIC), left.min(SLICE));
-            if let Some(fatal) = self.fatal() {
-                return Err(fatal.down());
+            let client = self.producer().client();
+            let answer = client.fetch_metadata(Some(ANY_TOPIC), left.min(METADATA_TIMEOUT));
+            if let Some(fatal) = self.fatal_error() {
+                return Err(SinkDown::from(&fatal));
             }
-            if asked.is_ok() {
+            if answer.is_ok() {
                 return Ok(());
             }
-            if self.events.state().all_down {
-                return Err(self.events.why());
+            if self.events.state.lock().are_all_down {
+                return Err(self.events.connection_error());
             }
             if begin.elapsed() >= limit {
-                return Err(self.events.why().preceded_by(format!("no answer within {limit:?}: ")));
+                let down = self.events.connection_error();
+                return Err(down.preceded_by(format!("no answer within {limit:?}: ")));
             }
         }
     }
 
-    /// What has ended the producer for good, if anything has.
-    pub(super) fn fatal(&self) -> Option<Fatal> {
-        let (code, words) = self.producer().client().fatal_error()?;
-        Some(Fatal { code, words })
+    /// Returns the fatal error of the producer, if it has one.
+    pub(super) fn fatal_error(&self) -> Option<FatalError> {
+        let (code, reason) = self.producer().client().fatal_error()?;
+        Some(FatalError { code, reason })
     }
 
-    /// Gives up everything that is not confirmed, so that each record is reported now.
+    /// Drops every record that is not confirmed, so that each is reported now.
     pub(super) fn purge(&self) {
         self.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 }
 
-/// On a thread of its own: the producer joins its threads, which takes up to a second.
+/// Runs on a thread of its own: the producer joins its threads, which takes up to a second.
 impl Drop for Client {
     fn drop(&mut self) {
-        if let Some((producer, alive)) = self.producer.take() {
-            std::thread::spawn(move || {
-                drop(producer);
-                drop(alive);
-            });
-        }
+        let producer = self.producer.take();
+        std::thread::spawn(move || drop(producer));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use postrider_relay::routing::Template;
 use postrider_settings::TlsConfig;
 use postrider_settings::properties::Properties;
-use postrider_settings::secret::read_file;
+use postrider_settings::secret::{SecretText, read_file};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ pub enum Brokers {
 }
 
 impl Brokers {
-    /// All of them, separated by commas.
+    /// Returns all of them, separated by commas.
     pub fn joined(&self) -> String {
         match self {
             Self::Text(text) => text.trim().to_owned(),
@@ -125,25 +125,21 @@ pub struct Topic {
 }
 
 impl KafkaConfig {
-    /// A sink at these brokers, with defaults otherwise.
+    /// Creates a configuration with these brokers and defaults otherwise.
     pub fn at(brokers: &str) -> Self {
         Self { brokers: Some(Brokers::Text(brokers.to_owned())), ..Self::default() }
     }
 
-    /// The brokers, separated by commas.
+    /// Returns the brokers, separated by commas.
     pub(super) fn bootstrap(&self) -> String {
         self.brokers.as_ref().map(Brokers::joined).unwrap_or_default()
     }
 
-    /// The properties that `username`, `password_file` and `tls` stand for, by the key of each.
-    ///
-    /// # Errors
-    ///
-    /// The key of the password's file, and why the file cannot be read.
-    pub(super) fn connection(&self) -> Result<Properties, String> {
+    /// Returns the properties that `username`, `password_file` and `tls` stand for.
+    pub(super) fn connection(&self) -> Properties {
         let mut properties = Properties::default();
         let protocol = match (self.username.is_some(), self.tls.is_some()) {
-            (false, false) => return Ok(properties),
+            (false, false) => return properties,
             (false, true) => "ssl",
             (true, false) => "sasl_plaintext",
             (true, true) => "sasl_ssl",
@@ -156,7 +152,9 @@ impl KafkaConfig {
             properties.set("sasl.username", username);
         }
         if let Some(file) = &self.password_file {
-            properties.set("sasl.password", read_file(file)?.expose());
+            // `validate` reports a file that cannot be read.
+            let password = read_file(file).ok();
+            properties.set("sasl.password", password.as_ref().map_or("", SecretText::expose));
         }
         let tls = self.tls.clone().unwrap_or_default();
         for (name, file) in [
@@ -168,6 +166,6 @@ impl KafkaConfig {
                 properties.set(name, &file.to_string_lossy());
             }
         }
-        Ok(properties)
+        properties
     }
 }

@@ -1,419 +1,422 @@
-//! The producers in use: opened, watched, given up. Lost ones are never revived; the next probe makes
-//! others.
+//! The producers in use: opened, watched, retired. Lost ones are never revived; the next probe creates others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
+use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use crate::kafka::client::{Client, Fatal, Report, blocking};
+use crate::active_link;
+use crate::availability::Availability;
+use crate::kafka::batching::Batching;
+use crate::kafka::client::{Client, DeliveryReport, FatalError, blocking};
 use crate::kafka::config::KafkaSettings;
-use crate::kafka::gathering::Gathering;
+use crate::kafka::delivery_report;
 use crate::kafka::partitions::Partitions;
 use crate::kafka::properties;
 use crate::kafka::rendering::Rendered;
-use crate::kafka::report;
 use crate::kafka::statistics::KafkaMetrics;
-use crate::kafka::topics::Topics;
-use crate::pulse::{Pulse, Silent};
-use crate::slot::{self, Link as _};
+use crate::kafka::topics::{self, Topics};
+use crate::liveness::{Liveness, Unresponsive};
 
-/// How long a producer that has lost a connection may take to be answered on one before it is
-/// given up: a broker closes what is idle, and another connection is there within milliseconds.
-const DOUBT: Duration = Duration::from_secs(1);
+/// How long a broker may take to answer after a connection was lost. Brokers close idle connections, and
+/// another one is open within milliseconds.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the reports of a producer that was given up are waited for.
-const PURGED: Duration = Duration::from_secs(1);
+/// How long the reports of a purged producer may take.
+const PURGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long until a full queue is tried again though nothing was reported: a report comes a
-/// moment before its room is free, and the last one of all has none behind it.
-const ROOM: Duration = Duration::from_millis(5);
+/// The pause before a full queue is tried again without a report: a report precedes the room in the queue by
+/// a moment, and no other one follows the last.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often the statistics of an isolated producer are read, for the ends of its connections.
-const STATISTICS: &str = "200";
+/// `statistics.interval.ms` of an isolated producer, for the ends of its connections.
+const ISOLATED_STATISTICS_INTERVAL: &str = "200";
 
-/// Pause before a gathering producer that could not be made is tried again.
+/// The pause before a batching producer that could not be created is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
-/// A producer, and when it was last heard from.
 #[derive(Debug)]
 struct Producer {
     client: Arc<Client>,
-    pulse: Pulse,
+    liveness: Liveness,
 }
 
 impl Producer {
     fn new(client: Arc<Client>) -> Self {
-        Self { client, pulse: Pulse::new() }
+        Self { client, liveness: Liveness::new() }
     }
 }
 
-/// The producers of a link that share its fate.
+/// The producers of a link: if one is lost, all are retired.
 #[derive(Debug)]
 struct Producers {
     /// Sends each record at once.
-    prompt: Producer,
-    /// Lets records wait for others; made when there are many.
-    gathering: OnceLock<Producer>,
+    immediate: Producer,
+    /// Lets records wait for others. It is created when many lanes have records.
+    batching: OnceLock<Producer>,
+    availability: Availability,
 }
 
 impl Producers {
-    /// Gives up everything that is not confirmed.
-    fn purge(&self) {
-        self.prompt.client.purge();
-        if let Some(gathering) = self.gathering.get() {
-            gathering.client.purge();
+    /// Refuses further records, and ends those in the queues.
+    fn retire(&self, cause: SinkDown) {
+        if self.availability.set_down(cause) {
+            self.immediate.client.purge();
+            if let Some(batching) = self.batching.get() {
+                batching.client.purge();
+            }
+        }
+    }
+
+    /// Retires the producers when a connection of this one has failed and no broker answers on another.
+    /// (librdkafka counts as down only the brokers that it had a reason to connect to.)
+    async fn watch(&self, client: Arc<Client>) {
+        loop {
+            client.events.failure.notified().await;
+            client.events.reset_down();
+            if let Err(cause) = wait_for_answer(client.clone(), RECONNECT_TIMEOUT).await {
+                return self.retire(cause);
+            }
         }
     }
 }
 
-/// The producers in use, and what is known of their topics.
+/// The producers in use, with their topics.
 #[derive(Debug)]
 pub(super) struct Link {
     settings: KafkaSettings,
     /// `None` for an isolated sink.
     metrics: Option<Arc<KafkaMetrics>>,
     producers: Arc<Producers>,
-    /// Whether the gathering producer is made, or is being made.
-    is_gathering_asked: Arc<AtomicBool>,
-    /// Sends one record a batch, made when it is first needed.
-    single: OnceCell<Producer>,
+    /// Whether the batching producer exists, or is being created.
+    is_batching_requested: Arc<AtomicBool>,
+    /// Sends one record per batch. It is created when it is first needed.
+    single_record: OnceCell<Producer>,
     topics: Topics,
     partitions: Arc<Partitions>,
-    /// Held by a record that waits for room in the queue: records of one key enter it in their order.
-    entrance: tokio::sync::Mutex<()>,
-    down: watch::Sender<Option<SinkDown>>,
-    /// What watches over the producers.
+    /// Held by a record that waits for room in the queue, so that the records of a key keep their order.
+    queue_entrance: tokio::sync::Mutex<()>,
+    /// The tasks that watch the producers.
     watches: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
-impl slot::Link for Link {
+impl active_link::Link for Link {
     async fn lost(&self) -> SinkDown {
-        let mut down = self.down.subscribe();
-        let lost = down.wait_for(Option::is_some).await;
-        // The sender lives as long as this link.
-        let lost = lost.ok().and_then(|down| down.clone());
-        lost.unwrap_or_else(|| SinkDown::new("closed"))
+        self.producers.availability.lost().await
+    }
+
+    async fn is_usable(&self, limit: Duration) -> Result<bool, SinkDown> {
+        if self.check().is_err() {
+            return Ok(false);
+        }
+        let client = &self.producers.immediate.client;
+        client.events.reset_down();
+        Ok(wait_for_answer(client.clone(), limit).await.is_ok())
+    }
+
+    fn retire(&self, cause: SinkDown) {
+        self.producers.retire(cause);
     }
 }
 
 impl Link {
-    /// Makes a producer and waits until a broker answers it, within the sink's timeout.
+    /// Creates a producer and waits until a broker answers, within the sink's timeout. Creates the declared
+    /// topics.
     ///
     /// # Errors
     ///
-    /// [`SinkDown`]: no broker, a wrong password, a certificate that is not trusted; topics that
-    /// can't be made.
+    /// [`SinkDown`]: no broker, a wrong password, an untrusted certificate, a declared topic that cannot be
+    /// created.
     pub(super) async fn open(
         settings: &KafkaSettings,
         metrics: Option<Arc<KafkaMetrics>>,
         partitions: Arc<Partitions>,
     ) -> Result<Self, SinkDown> {
         let mut config = properties::client_config(settings);
-        let until = Instant::now() + settings.delivery.timeout;
         if metrics.is_none() {
-            config.set("statistics.interval.ms", STATISTICS);
+            config.set("statistics.interval.ms", ISOLATED_STATISTICS_INTERVAL);
         }
-        let figures = metrics.as_ref().map(KafkaMetrics::producer);
-        let client = Arc::new(Client::make(config.clone(), figures, until).await?);
-        // Having the first answer it asks to be a producer; by the second it mostly knows whether
-        // it may.
+        let limit = settings.delivery.timeout;
+        let client = create_client(config.clone(), metrics.as_ref(), limit).await?;
+        // After the first answer the producer requests its id. The second one mostly shows whether it may
+        // write.
         for _ in 0..2 {
-            until_answered(client.clone(), settings.delivery.timeout).await.map_err(|down| {
+            wait_for_answer(client.clone(), limit).await.map_err(|down| {
                 down.preceded_by(format!("cannot reach {}: ", settings.own.bootstrap()))
             })?;
         }
-        Topics::declare(settings, &config, &client).await?;
-        let (down, _) = watch::channel(None);
+        topics::declare(settings, &config, &client).await?;
         let topics = Topics::new(client.clone(), partitions.clone());
-        let prompt = Producer::new(client.clone());
-        let producers = Arc::new(Producers { prompt, gathering: OnceLock::new() });
-        let watch = tokio::spawn(watch_over(client, producers.clone(), down.clone()));
+        let producers = Arc::new(Producers {
+            immediate: Producer::new(client.clone()),
+            batching: OnceLock::new(),
+            availability: Availability::default(),
+        });
+        let watched = producers.clone();
+        let watch = tokio::spawn(async move { watched.watch(client).await });
         Ok(Self {
             settings: settings.clone(),
             metrics,
             producers,
-            is_gathering_asked: Arc::default(),
+            is_batching_requested: Arc::default(),
             topics,
             partitions,
-            single: OnceCell::new(),
-            entrance: tokio::sync::Mutex::default(),
-            down,
+            single_record: OnceCell::new(),
+            queue_entrance: tokio::sync::Mutex::default(),
             watches: Mutex::new(vec![AbortOnDropHandle::new(watch)]),
         })
     }
 
-    /// Whether it is that of an isolated sink.
-    fn is_isolated(&self) -> bool {
-        self.metrics.is_none()
-    }
-
-    /// Why nothing may be published on it, if so.
-    pub(super) fn trouble(&self) -> Option<SinkDown> {
-        self.down.borrow().clone()
-    }
-
-    /// Whether a broker answers.
+    /// Checks that it can be published on.
     ///
     /// # Errors
     ///
-    /// Why none does.
-    pub(super) async fn answers(&self) -> Result<(), SinkDown> {
-        let client = &self.producers.prompt.client;
-        client.events.forget_losses();
-        until_answered(client.clone(), self.settings.delivery.timeout).await
+    /// Why it cannot.
+    pub(super) fn check(&self) -> Result<(), SinkDown> {
+        self.producers.availability.check()
     }
 
-    /// No further publish; those under way end now.
-    pub(super) fn retire(&self, why: SinkDown) {
-        retire(&self.down, &self.producers, why);
-    }
-
-    /// Publishes one record and waits for its confirm, at most until then. `gathering` is given where
-    /// it may wait for others first.
+    /// Publishes one record and waits until `until` for its confirm. `batching` is given if the record may
+    /// wait for others.
     ///
     /// # Errors
     ///
-    /// As [`Sink::publish`](postrider_relay::sink::Sink::publish) says.
+    /// As [`Sink::publish`](postrider_relay::sink::Sink::publish).
     pub(super) async fn publish(
         &self,
         record: &Rendered,
-        gathering: Option<&Gathering>,
+        batching: Option<&Batching>,
         until: Instant,
     ) -> Result<(), PublishError> {
         tokio::select! {
-            there = self.topics.look_up(&record.topic, until) => there?,
-            down = self.lost() => return Err(PublishError::new(PublishFailure::SinkDown, down)),
+            exists = self.topics.look_up(&record.topic, until) => exists?,
+            down = self.producers.availability.lost() => return Err(down.into()),
         }
-        let prompt = &self.producers.prompt;
-        let producer = gathering.and_then(|_| self.gathering()).unwrap_or(prompt);
+        let immediate = &self.producers.immediate;
+        let producer = batching.and_then(|_| self.batching()).unwrap_or(immediate);
         let mut result = self.send(producer, record, until).await?;
         if let Err(error) = &result
-            && report::may_mean_a_neighbour(error)
+            && delivery_report::may_concern_other_record(error)
         {
-            if let Some(gathering) = gathering {
-                gathering.rest();
+            if let Some(batching) = batching {
+                batching.pause();
             }
-            // Alone in its batch it can only be itself that the broker means.
-            result = self.send(self.single(until).await?, record, until).await?;
+            // Alone in its batch the record is the cause of any refusal.
+            result = self.send(self.single_record(until).await?, record, until).await?;
         }
-        result.map_err(|error| {
-            if report::doubts_topic(&error) {
-                self.topics.forget(&record.topic);
-            }
-            let judged = report::judge(&error, &record.topic);
-            let fatal = self.fatal();
-            if let Some(fatal) = &fatal {
-                self.retire(fatal.down());
-            }
-            match (judged.failure, self.trouble()) {
-                // That it was purged says less than why.
-                (PublishFailure::Indeterminate, Some(down)) => {
-                    let failure = fatal.map(|fatal| report::of_fatal(fatal.code));
-                    PublishError::new(failure.unwrap_or(PublishFailure::Indeterminate), down)
-                }
-                _ => judged,
-            }
-        })
+        result.map_err(|error| self.publish_error(&error, &record.topic))
     }
 
-    /// What has ended one of its producers for good.
-    fn fatal(&self) -> Option<Fatal> {
-        let Producers { prompt, gathering } = &*self.producers;
-        let of_gathering = || gathering.get()?.client.fatal();
-        let of_single = || self.single.get()?.client.fatal();
-        prompt.client.fatal().or_else(of_gathering).or_else(of_single)
+    /// Returns what a negative report means, and draws its consequences for the link.
+    fn publish_error(&self, error: &KafkaError, topic: &str) -> PublishError {
+        if delivery_report::invalidates_topic(error) {
+            self.topics.forget(topic);
+        }
+        let publish_error = delivery_report::publish_error(error, topic);
+        let fatal = self.fatal_error();
+        if let Some(fatal) = &fatal {
+            self.producers.retire(SinkDown::from(fatal));
+        }
+        match (publish_error.failure, self.check()) {
+            // The cause of the purge says more than the report of it.
+            (PublishFailure::Indeterminate, Err(down)) => {
+                let failure = fatal.map(|fatal| delivery_report::fatal_failure(fatal.code));
+                PublishError::new(failure.unwrap_or(PublishFailure::Indeterminate), down)
+            }
+            _ => publish_error,
+        }
     }
 
-    /// Hands over, and waits for the broker's report; the outer error says that there was none.
+    /// Returns the fatal error of one of its producers.
+    fn fatal_error(&self) -> Option<FatalError> {
+        let Producers { immediate, batching, .. } = &*self.producers;
+        let producers = [Some(immediate), batching.get(), self.single_record.get()];
+        producers.into_iter().flatten().find_map(|producer| producer.client.fatal_error())
+    }
+
+    /// Sends a record, and waits for the broker's report. The outer error means that there is none.
     async fn send(
         &self,
         producer: &Producer,
         record: &Rendered,
         until: Instant,
     ) -> Result<Result<(), KafkaError>, PublishError> {
-        let Producer { client, pulse } = producer;
+        let Producer { client, liveness } = producer;
+        let is_isolated = self.metrics.is_none();
         let disconnects = || {
             let leads = |broker| self.partitions.leads(broker, &record.topic, &record.key);
-            if self.is_isolated() { client.events.disconnects(leads) } else { 0 }
+            if is_isolated { client.events.disconnects(leads) } else { 0 }
         };
         let disconnects_before = disconnects();
-        let never_sent = |why: &str| PublishError::new(PublishFailure::SinkDown, why);
-        let entered = tokio::select! {
+        let enqueued = tokio::select! {
             biased;
-            // What entered now would be in no purge.
-            down = self.lost() => return Err(never_sent(&down.detail)),
-            entered = tokio::time::timeout_at(until, self.enter(client, record)) => entered,
+            // A purge would miss a record that enters the queue after it.
+            down = self.producers.availability.lost() => return Err(down.into()),
+            enqueued = tokio::time::timeout_at(until, self.enqueue(client, record)) => enqueued,
         };
-        let report = match entered {
+        let report = match enqueued {
             Ok(Ok(report)) => report,
-            // The producer's own word, before anything is sent: no neighbour is meant.
+            // The producer refuses this record itself, before it is sent.
             Ok(Err(KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge))) => {
-                let limit = properties::largest(&self.settings);
+                let limit = properties::max_message_bytes(&self.settings);
                 let detail =
                     format!("with key and headers it is above message.max.bytes, which is {limit}");
                 return Err(PublishError::new(PublishFailure::TooLarge, detail));
             }
             Ok(Err(error)) => return Ok(Err(error)),
-            Err(_) => return Err(never_sent("the producer's queue stayed full")),
+            Err(_) => {
+                let detail = "the producer's queue stayed full";
+                return Err(PublishError::new(PublishFailure::SinkDown, detail));
+            }
         };
         postrider_store::failpoint::hit("sink::after_handover");
-        let given_up = async {
-            let down = self.lost().await;
-            // A confirm that is on its way to us counts; the purge reports the rest.
-            tokio::time::sleep(PURGED).await;
-            down
-        };
-        let report = async {
-            match report.await {
-                // The time of this record is up. That says nothing about other topics.
-                Ok(Err(error)) if report::is_timeout(&error) => std::future::pending().await,
-                other => other,
-            }
-        };
-        let outcome = async {
-            tokio::select! {
-                biased;
-                report = report => match report {
-                    Ok(result) => Ok(result),
-                    Err(_) => Err(unknown("the producer was given up before the confirm")),
-                },
-                down = given_up => Err(unknown(&down.detail)),
-            }
-        };
         let limit = self.settings.delivery.timeout;
-        let question = async {
-            let asked = until_answered(client.clone(), limit).await;
-            asked.is_ok()
-        };
-        let why = format!("no confirm within {limit:?}");
-        match pulse.answer(outcome, limit, until, question).await {
-            Ok(outcome) => {
-                if matches!(outcome, Ok(Ok(()))) {
-                    pulse.beat();
+        let ping = async { wait_for_answer(client.clone(), limit).await.is_ok() };
+        match liveness.confirm(self.confirm(report), limit, until, ping).await {
+            Ok(confirm) => {
+                if matches!(confirm, Ok(Ok(()))) {
+                    liveness.note_reply();
                 }
-                outcome
+                confirm
             }
-            Err(Silent::Destination) => {
-                // It may have got more partitions.
+            Err(Unresponsive::Destination) => {
+                // The number of partitions may have changed.
                 self.topics.forget(&record.topic);
                 if disconnects() > disconnects_before {
-                    // The record may have taken it down, and the next ones, on which librdkafka
+                    // The record may have closed the connection, and the next ones, on which librdkafka
                     // sent it again.
-                    return Err(unknown("the connection ended before the confirm"));
+                    return Err(indeterminate("the connection ended before the confirm"));
                 }
-                Err(PublishError::new(PublishFailure::Unconfirmed, why))
+                let detail = format!("no confirm within {limit:?}");
+                Err(PublishError::new(PublishFailure::Unconfirmed, detail))
             }
-            Err(Silent::Broker) => {
-                self.retire(SinkDown::new(&why));
-                Err(unknown(&why))
+            Err(Unresponsive::Broker) => {
+                let detail = format!("no confirm within {limit:?}");
+                self.producers.retire(SinkDown::new(&detail));
+                Err(indeterminate(&detail))
             }
         }
     }
 
-    /// Puts a record into a producer's queue, and waits while that is full.
-    async fn enter(&self, client: &Client, record: &Rendered) -> Result<Report, KafkaError> {
-        let _entrance = self.entrance.lock().await;
+    /// Adds a record to a producer's queue, and waits while that is full.
+    async fn enqueue(
+        &self,
+        client: &Client,
+        record: &Rendered,
+    ) -> Result<DeliveryReport, KafkaError> {
+        let _entrance = self.queue_entrance.lock().await;
         loop {
-            let room = client.events.room.notified();
+            let room = client.events.queue_room.notified();
             match client.send(record) {
                 Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => {
-                    let _ = tokio::time::timeout(ROOM, room).await;
+                    let _ = tokio::time::timeout(FULL_QUEUE_PAUSE, room).await;
                 }
                 other => return other,
             }
         }
     }
 
-    /// The producer that lets records wait for others. The first call makes it, and `None` until it is
-    /// connected: no record waits for that.
-    fn gathering(&self) -> Option<&Producer> {
-        if let Some(gathering) = self.producers.gathering.get() {
-            return Some(gathering);
+    /// Waits for the report of a record in the queue. Without a limit: the caller has one.
+    async fn confirm(
+        &self,
+        report: DeliveryReport,
+    ) -> Result<Result<(), KafkaError>, PublishError> {
+        let report = async {
+            match report.await {
+                // The record's time is up, which the caller notices too. It says nothing about other
+                // topics.
+                Ok(Err(error)) if delivery_report::is_timeout(&error) => {
+                    std::future::pending().await
+                }
+                other => other,
+            }
+        };
+        let retired = async {
+            let down = self.producers.availability.lost().await;
+            // A confirm that is on its way counts, and the purge reports the rest.
+            tokio::time::sleep(PURGE_TIMEOUT).await;
+            down
+        };
+        tokio::select! {
+            biased;
+            report = report => report
+                .map_err(|_| indeterminate("the producer was retired before the confirm")),
+            down = retired => Err(indeterminate(&down.detail)),
         }
-        if !self.is_gathering_asked.swap(true, Ordering::Relaxed) {
+    }
+
+    /// Returns the batching producer. The first call starts to create it, and returns `None` like those
+    /// until it is connected: no record waits for that.
+    fn batching(&self) -> Option<&Producer> {
+        if let Some(batching) = self.producers.batching.get() {
+            return Some(batching);
+        }
+        if !self.is_batching_requested.swap(true, Ordering::Relaxed) {
             let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
-            let (producers, down) = (self.producers.clone(), self.down.clone());
-            let is_asked = self.is_gathering_asked.clone();
-            let making = tokio::spawn(async move {
-                let config = properties::gathering_config(&settings);
-                let figures = metrics.as_ref().map(KafkaMetrics::producer);
-                let until = Instant::now() + settings.delivery.timeout;
-                let made = async {
-                    let client = Arc::new(Client::make(config, figures, until).await?);
-                    until_answered(client.clone(), settings.delivery.timeout).await?;
+            let producers = self.producers.clone();
+            let is_requested = self.is_batching_requested.clone();
+            let watch = tokio::spawn(async move {
+                let config = properties::batching_config(&settings);
+                let limit = settings.delivery.timeout;
+                let creating = async {
+                    let client = create_client(config, metrics.as_ref(), limit).await?;
+                    wait_for_answer(client.clone(), limit).await?;
                     Ok::<_, SinkDown>(client)
                 };
-                match made.await {
+                match creating.await {
                     Ok(client) => {
-                        let _ = producers.gathering.set(Producer::new(client.clone()));
-                        watch_over(client, producers, down).await;
+                        let _ = producers.batching.set(Producer::new(client.clone()));
+                        producers.watch(client).await;
                     }
-                    // The other producer sends them, one by one.
-                    Err(why) => {
-                        debug!(why = why.detail, "cannot gather records for Kafka");
+                    // The other producer sends the records, one by one.
+                    Err(down) => {
+                        debug!(cause = down.detail, "cannot batch records for Kafka");
                         tokio::time::sleep(RETRY_PAUSE).await;
-                        is_asked.store(false, Ordering::Relaxed);
+                        is_requested.store(false, Ordering::Relaxed);
                     }
                 }
             });
-            let mut watches = self.watches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut watches = self.watches.lock();
             watches.retain(|watch| !watch.is_finished());
-            watches.push(AbortOnDropHandle::new(making));
+            watches.push(AbortOnDropHandle::new(watch));
         }
         None
     }
 
-    /// The producer that sends one record a batch.
-    async fn single(&self, until: Instant) -> Result<&Producer, PublishError> {
-        let making = async || {
+    /// Returns the producer that sends one record per batch.
+    async fn single_record(&self, until: Instant) -> Result<&Producer, SinkDown> {
+        let create = async || {
             let mut config = properties::client_config(&self.settings);
             config.set("batch.num.messages", "1");
-            Ok::<_, SinkDown>(Producer::new(Arc::new(Client::make(config, None, until).await?)))
+            Ok::<_, SinkDown>(Producer::new(Arc::new(Client::create(config, None, until).await?)))
         };
-        let single = self.single.get_or_try_init(making).await;
-        single.map_err(|down| PublishError::new(PublishFailure::SinkDown, down))
+        self.single_record.get_or_try_init(create).await
     }
 }
 
-/// Gives the link up when a connection of this producer has failed and no broker answers on another.
-/// (That all are down librdkafka says only of those that it had a reason to connect to.)
-async fn watch_over(
-    client: Arc<Client>,
-    producers: Arc<Producers>,
-    down: watch::Sender<Option<SinkDown>>,
-) {
-    loop {
-        client.events.trouble.notified().await;
-        client.events.forget_losses();
-        if let Err(why) = until_answered(client.clone(), DOUBT).await {
-            return retire(&down, &producers, why);
-        }
-    }
+async fn create_client(
+    config: ClientConfig,
+    metrics: Option<&Arc<KafkaMetrics>>,
+    limit: Duration,
+) -> Result<Arc<Client>, SinkDown> {
+    let metrics = metrics.map(KafkaMetrics::producer);
+    Ok(Arc::new(Client::create(config, metrics, Instant::now() + limit).await?))
 }
 
-async fn until_answered(client: Arc<Client>, limit: Duration) -> Result<(), SinkDown> {
-    blocking(limit, move || client.until_answered(limit)).await?
+/// Waits until some broker answers.
+async fn wait_for_answer(client: Arc<Client>, limit: Duration) -> Result<(), SinkDown> {
+    blocking(limit, move || client.wait_for_answer(limit)).await?
 }
 
-fn retire(down: &watch::Sender<Option<SinkDown>>, producers: &Producers, why: SinkDown) {
-    let was_up = down.send_if_modified(|down| {
-        let was_up = down.is_none();
-        down.get_or_insert(why);
-        was_up
-    });
-    if was_up {
-        producers.purge();
-    }
-}
-
-fn unknown(why: &str) -> PublishError {
-    PublishError::new(PublishFailure::Indeterminate, why)
+fn indeterminate(detail: &str) -> PublishError {
+    PublishError::new(PublishFailure::Indeterminate, detail)
 }

@@ -1,102 +1,90 @@
 //! Kafka, through librdkafka's idempotent producer.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | `properties` | the client's settings: our defaults, the operator's, and the forbidden ones |
-//! | `rendering` | a message as a Kafka record; refuses what the protocol can't carry |
-//! | `partitions` | which partition a record goes to, so that each fails by itself |
-//! | `link` | the producers in use: opened, watched, given up |
-//! | `gathering` | when records wait for company |
-//! | `client` | the producer itself, with its callbacks |
-//! | [`alive`] | clients that have not ended yet, for the end of the process |
-//! | `remedy` | what an operator can do about librdkafka's words |
-//! | `topics` | look-up of topics before the first record goes to them, and their creation |
-//! | `report` | what a delivery report means for its record |
-//! | `statistics` | librdkafka's own figures as metrics |
+//! | [`config`] | the keys of the sink |
+//! | `properties` | the properties of librdkafka: defaults, the operator's, and the reserved ones |
+//! | `rendering` | a message as a Kafka record; refuses what the protocol cannot carry |
+//! | `partitions` | the partition of a record, and its leader |
+//! | `link` | the producers in use: opened, watched, retired |
+//! | `batching` | when records wait for others |
+//! | `client` | one producer with its callbacks |
+//! | [`live_clients`] | the count of clients that have not ended, for the end of the process |
+//! | `remedy` | remedies by the text of librdkafka's errors |
+//! | `topics` | the look-up of topics before the first record goes to them, and their creation |
+//! | `delivery_report` | the meaning of a delivery report for its record |
+//! | [`statistics`] | librdkafka's own statistics as metrics |
 //!
-//! librdkafka reconnects and retries by itself, within the sink's timeout. A record that it gives
-//! up after that is the relay's to repeat; its neighbours are not disturbed. A producer that lost
-//! its brokers or met a fatal error is given up with all that is in it, and the next probe makes
-//! another.
+//! librdkafka reconnects and retries by itself, within the sink's timeout. The relay repeats a record that
+//! librdkafka gives up after that; other records are not affected. A producer that lost its brokers or met a
+//! fatal error is retired with all its records, and the next probe creates another.
 
-pub mod alive;
+mod batching;
 mod client;
 pub mod config;
-mod gathering;
+mod delivery_report;
 mod link;
+pub mod live_clients;
 mod partitions;
 mod properties;
 mod remedy;
 mod rendering;
-mod report;
 pub mod statistics;
 mod topics;
 
 use std::sync::Arc;
 
+use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
-use postrider_settings::Rules;
-use tokio::sync::Mutex;
+use postrider_settings::secret::read_password;
+use postrider_settings::{Rules, quoted};
 use tokio::time::Instant;
 
-use crate::config::{ConnectionHelp, DefaultAddress, SinkConfig, SinkSettings, require_name};
+use crate::active_link::{ActiveLink, Link as _};
+use crate::config::{ConnectionHelp, SinkConfig, SinkSettings, require_name};
+use crate::kafka::batching::Batching;
 use crate::kafka::config::DeclaredTopics;
 pub use crate::kafka::config::{KafkaConfig, KafkaSettings};
-use crate::kafka::gathering::Gathering;
 use crate::kafka::link::Link;
 use crate::kafka::partitions::Partitions;
-pub use crate::kafka::properties::{RESERVED, Reserved, WrongProperties, WrongProperty};
+pub use crate::kafka::properties::{InvalidProperties, InvalidProperty, RESERVED, Reserved};
 use crate::kafka::statistics::KafkaMetrics;
-use crate::slot::Slot;
 
 /// A Kafka cluster.
 #[derive(Debug)]
 pub struct Kafka {
     settings: KafkaSettings,
-    /// In bytes.
-    largest: usize,
+    max_message_bytes: usize,
     partitions: Arc<Partitions>,
-    /// `None` where records never wait for company.
-    gathering: Option<Gathering>,
-    /// The link in use; `None` before the first probe and after [`close`](Sink::close).
-    link: Slot<Link>,
-    /// Held while a link is being opened.
-    opening: Mutex<()>,
-    /// `None` for an isolated sink: the series are those of the sink's first producer.
+    /// `None` if records are never batched.
+    batching: Option<Batching>,
+    link: ActiveLink<Link>,
+    /// `None` for an isolated sink: the series are those of the first one.
     metrics: Option<Arc<KafkaMetrics>>,
 }
 
 impl Kafka {
-    /// A sink that connects at its first probe.
+    /// Creates a sink that connects at its first probe.
     ///
     /// # Errors
     ///
-    /// [`WrongProperties`]: those that librdkafka does not know or accept, or that would break what
-    /// Postrider promises. Nothing is connected to.
-    pub fn new(settings: KafkaSettings) -> Result<Self, WrongProperties> {
-        let wrong = properties::refused(&settings);
-        if !wrong.is_empty() {
-            return Err(WrongProperties(wrong));
+    /// [`InvalidProperties`]: those that librdkafka refuses, or that would break a guarantee of Postrider.
+    pub fn new(settings: KafkaSettings) -> Result<Self, InvalidProperties> {
+        let refused = properties::refused_properties(&settings);
+        if !refused.is_empty() {
+            return Err(InvalidProperties(refused));
         }
-        let metrics = Some(Arc::new(KafkaMetrics::new(settings.name.as_str())));
-        let largest = properties::largest(&settings);
-        let partitions = Arc::new(Partitions::new(&settings));
-        // With several unconfirmed records of a key, two producers would lose their order.
-        let gathers =
-            settings.delivery.key_window == 1 && !properties::sets_linger(&settings.own.properties);
-        let gathering = gathers.then(Gathering::default);
-        let (link, opening) = (Slot::default(), Mutex::new(()));
-        Ok(Self { settings, largest, partitions, gathering, link, opening, metrics })
-    }
-
-    /// Whether there is such a topic. A producer's look-up makes it where the broker makes topics
-    /// by itself; this one never does.
-    ///
-    /// # Errors
-    ///
-    /// [`PublishFailure::Retryable`] where it is missing or may not be seen, else it could not be asked for.
-    pub async fn look_up(&self, topic: &str) -> Result<(), PublishError> {
-        topics::exists(&self.settings, topic).await
+        let sets_linger = properties::find(&settings.own.properties, "linger.ms").is_some();
+        // With several unconfirmed records per key, two producers would not keep their order.
+        let batches = settings.delivery.key_window == 1 && !sets_linger;
+        Ok(Self {
+            max_message_bytes: properties::max_message_bytes(&settings),
+            partitions: Arc::new(Partitions::new(&settings)),
+            batching: batches.then(Batching::default),
+            link: ActiveLink::default(),
+            metrics: Some(Arc::new(KafkaMetrics::new(settings.name.as_str()))),
+            settings,
+        })
     }
 }
 
@@ -126,40 +114,32 @@ impl SinkConfig for KafkaConfig {
         for topic in &own.declare.topics {
             require_name(&topic.name, "declare.topics", rules);
         }
-        if own.password_file.is_some() {
-            rules.require(own.username.is_some(), "username", "is not set, and password_file is");
+        let password = read_password(own.username.as_deref(), own.password_file.as_deref(), rules);
+        let mut readable = settings.clone();
+        if password.is_none() && own.password_file.is_some() {
+            // librdkafka would report the missing password again.
+            (readable.own.username, readable.own.password_file) = (None, None);
         }
         let before = rules.violations().len();
         if let Some(tls) = &own.tls {
             rules.within("tls", |rules| tls.validate(rules));
         }
-        match own.connection() {
-            Ok(connection) => {
-                for (name, _) in connection.iter() {
-                    let is_set = own.properties.iter().any(|(set, _)| set == name);
-                    let detail =
-                        "is set by username, password_file or tls too; keep one of the two";
-                    rules.require(
-                        !is_set,
-                        format!("properties.{}", postrider_settings::quoted(name)),
-                        detail,
-                    );
-                }
-            }
-            Err(detail) => rules.wrong("password_file", detail),
+        for (name, _) in own.connection().iter() {
+            let is_set = own.properties.iter().any(|(set, _)| set == name);
+            let detail = "is set by username, password_file or tls too; keep one of the two";
+            rules.require(!is_set, format!("properties.{}", quoted(name)), detail);
         }
-        // librdkafka would refuse the files of `tls` once more.
+        // librdkafka would refuse the files of `tls` again.
         if rules.violations().len() == before || own.tls.is_none() {
-            for property in properties::wrong_properties(settings) {
+            for property in properties::invalid_properties(&readable) {
                 rules.wrong(&property.key, property.detail);
             }
         }
     }
 
-    fn address(&self) -> DefaultAddress {
-        // Without a key of the route, the record's own key is Kafka's.
+    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
         let source = self.cloudevents.then(|| self.cloudevents_source.clone());
-        DefaultAddress { destination: self.topic.clone(), key: None, source }
+        SinkRules { destination: self.topic.clone(), key: None, allow, source }
     }
 
     fn declared(&self) -> Vec<&str> {
@@ -175,41 +155,28 @@ impl SinkConfig for KafkaConfig {
     }
 
     async fn look_up(sink: &Kafka, topic: &str) -> Result<(), PublishError> {
-        sink.look_up(topic).await
+        topics::look_up(&sink.settings, topic).await
     }
 }
 
 impl Sink for Kafka {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let until = Instant::now() + self.settings.delivery.timeout;
-        let Some(link) = self.link.link() else {
+        let Some(link) = self.link.get() else {
             return Err(PublishError::new(PublishFailure::SinkDown, "not connected"));
         };
-        if let Some(down) = link.trouble() {
-            return Err(PublishError::new(PublishFailure::SinkDown, down));
-        }
+        link.check()?;
         let own = &self.settings.own;
-        let prefix = own.cloudevents.then_some(own.cloudevents_prefix.as_str());
-        let is_urgent = message.is_urgent;
-        let rendered = rendering::render(message, prefix, self.largest)?;
-        let gathering = self.gathering.as_ref().filter(|one| !is_urgent && one.is_on());
-        link.publish(&rendered, gathering, until).await
+        let event_prefix = own.cloudevents.then_some(own.cloudevents_prefix.as_str());
+        let batching = self.batching.as_ref().filter(|it| !message.is_urgent && it.is_on());
+        let rendered = rendering::render(message, event_prefix, self.max_message_bytes)?;
+        link.publish(&rendered, batching, until).await
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
-        let _opening = self.opening.lock().await;
-        if let Some(link) = self.link.link() {
-            if link.trouble().is_none() && link.answers().await.is_ok() {
-                return Ok(());
-            }
-            self.link.take();
-            link.retire(SinkDown::new("it did not answer a probe"));
-            self.link.emptied(link).await;
-        }
-        let link =
-            Link::open(&self.settings, self.metrics.clone(), self.partitions.clone()).await?;
-        self.link.put(link);
-        Ok(())
+        let (metrics, partitions) = (self.metrics.clone(), self.partitions.clone());
+        let open = Link::open(&self.settings, metrics, partitions);
+        self.link.probe(self.settings.delivery.timeout, open).await
     }
 
     async fn lost(&self) -> SinkDown {
@@ -222,7 +189,7 @@ impl Sink for Kafka {
         }
     }
 
-    /// The topic and the partition, which has a leader and replicas of its own.
+    /// Returns the topic and the partition, which has a leader and replicas of its own.
     fn destination(&self, message: &Message) -> Address {
         let topic = &message.address.destination;
         let part = self.partitions.part(topic, rendering::key(message));
@@ -230,20 +197,18 @@ impl Sink for Kafka {
     }
 
     fn expect(&self, lanes: usize) {
-        if let Some(gathering) = &self.gathering {
-            gathering.expect(lanes);
+        if let Some(batching) = &self.batching {
+            batching.set_lanes(lanes);
         }
     }
 
     fn isolated(&self) -> Self {
-        let own = self.settings.own.clone().without_declarations();
         Self {
-            settings: KafkaSettings { own, ..self.settings.clone() },
-            largest: self.largest,
+            settings: self.settings.without_declarations(),
+            max_message_bytes: self.max_message_bytes,
             partitions: self.partitions.clone(),
-            gathering: None,
-            link: Slot::default(),
-            opening: Mutex::new(()),
+            batching: None,
+            link: ActiveLink::default(),
             metrics: None,
         }
     }

@@ -1,80 +1,69 @@
-//! Which partition of a topic a record goes to, known before it is published: a partition without a
-//! leader delays its own records only.
+//! The partition of each record, known before it is published: a partition without a leader delays only its
+//! own records.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use crate::kafka::config::KafkaSettings;
-use crate::kafka::properties::canonical;
+use crate::kafka::properties;
 
 /// Partitioners of librdkafka that hash a key as Java's clients do.
-const MURMUR2: [&str; 2] = ["murmur2", "murmur2_random"];
+const MURMUR2_PARTITIONERS: [&str; 2] = ["murmur2", "murmur2_random"];
 
 /// The partitions of the topics, each with the number of the broker that leads it.
 #[derive(Debug)]
 pub(super) struct Partitions {
-    hashes_as_java: bool,
+    hashes_like_java: bool,
     leaders: Mutex<HashMap<String, Vec<i32>>>,
 }
 
 impl Partitions {
-    /// No topic is known yet.
+    /// Creates the table without topics.
     pub(super) fn new(settings: &KafkaSettings) -> Self {
-        let mut set = settings.own.properties.iter();
-        let partitioner =
-            set.find_map(|(name, value)| (canonical(name) == "partitioner").then_some(value));
-        Self {
-            hashes_as_java: partitioner.is_none_or(|name| MURMUR2.contains(&name)),
-            leaders: Mutex::default(),
-        }
+        let partitioner = properties::find(&settings.own.properties, "partitioner");
+        let hashes_like_java =
+            partitioner.is_none_or(|(_, value)| MURMUR2_PARTITIONERS.contains(&value));
+        Self { hashes_like_java, leaders: Mutex::default() }
     }
 
     /// Notes the leaders of a topic's partitions, as a broker reported them; below zero for a
     /// partition without one.
     pub(super) fn note(&self, topic: &str, leaders: Vec<i32>) {
-        let mut known = self.leaders();
-        match known.get_mut(topic) {
-            Some(known) => *known = leaders,
-            None => drop(known.insert(topic.to_owned(), leaders)),
-        }
+        self.leaders.lock().insert(topic.to_owned(), leaders);
     }
 
-    /// Names the part of a topic that confirms this key, or fails to, apart from its other parts:
-    /// the partition; the key alone where the operator's partitioner hashes in another way; `None`,
-    /// the whole topic, where the broker has not been asked yet.
+    /// Names the part of a topic that confirms this key independently of the other parts: the partition;
+    /// the key if the operator's partitioner hashes in another way; `None`, the whole topic, before the
+    /// first look-up.
     pub(super) fn part(&self, topic: &str, key: &str) -> Option<String> {
-        let leaders = self.leaders();
+        let leaders = self.leaders.lock();
         let leaders = leaders.get(topic)?;
-        if !self.hashes_as_java {
+        if !self.hashes_like_java {
             return Some(format!("key {key}"));
         }
         Some(format!("partition {}", partition(key, leaders.len())?))
     }
 
-    /// Whether this broker led the partition of this key when it was asked last; any partition of
-    /// the topic, where it is not known which one.
+    /// Returns whether this broker led the partition of this key at the last look-up; any partition of the
+    /// topic, if the key's is not known.
     pub(super) fn leads(&self, broker: i32, topic: &str, key: &str) -> bool {
-        let leaders = self.leaders();
+        let leaders = self.leaders.lock();
         let Some(leaders) = leaders.get(topic) else { return false };
         match partition(key, leaders.len()) {
-            Some(partition) if self.hashes_as_java => leaders[partition] == broker,
+            Some(partition) if self.hashes_like_java => leaders[partition] == broker,
             _ => leaders.contains(&broker),
         }
     }
-
-    fn leaders(&self) -> MutexGuard<'_, HashMap<String, Vec<i32>>> {
-        self.leaders.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
-/// The partition of a key, as Java's clients choose it.
+/// Returns the partition of a key, as Java's clients choose it.
 fn partition(key: &str, count: usize) -> Option<usize> {
     let hash = usize::try_from(murmur2(key.as_bytes()) & 0x7fff_ffff).ok()?;
     hash.checked_rem(count)
 }
 
-/// The hash of a key: `Utils.murmur2` of Kafka's Java client. (The crates that have it are not
-/// maintained.)
+/// Hashes a key as `Utils.murmur2` of Kafka's Java client. (The crates that have it are not maintained.)
 fn murmur2(bytes: &[u8]) -> u32 {
     const SEED: u32 = 0x9747_b28c;
     const M: u32 = 0x5bd1_e995;
@@ -98,7 +87,7 @@ fn murmur2(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Those of Kafka's `UtilsTest.testMurmur2`.
+    /// The values of Kafka's `UtilsTest.testMurmur2`.
     #[test]
     fn murmur2_is_that_of_kafkas_java_client() {
         for (key, expected) in [
@@ -114,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn part_is_as_fine_as_the_sink_can_know() {
+    fn part_is_the_partition_or_the_key_or_the_topic() {
         let mut settings = KafkaSettings::new("s", crate::kafka::KafkaConfig::at("localhost"));
         let partitions = Partitions::new(&settings);
         assert_eq!(partitions.part("t", "21"), None);

@@ -1,4 +1,4 @@
-//! The properties of librdkafka: our defaults, overridden by the operator's.
+//! The properties of librdkafka: Postrider's defaults, overridden by the operator's.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
 
+use crate::kafka::batching::LINGER;
 use crate::kafka::config::KafkaSettings;
-use crate::kafka::gathering::LINGER;
 
-/// Names that librdkafka takes for the same property.
+/// Other names that librdkafka accepts, and the name of the property.
 const ALIASES: [(&str, &str); 7] = [
     ("metadata.broker.list", "bootstrap.servers"),
     ("request.required.acks", "acks"),
@@ -23,38 +23,39 @@ const ALIASES: [(&str, &str); 7] = [
     ("max.in.flight.requests.per.connection", "max.in.flight"),
 ];
 
-/// Properties of topics, which librdkafka takes with this in front too.
-const OF_TOPIC: &str = "topic.";
+/// The optional prefix of topic properties in librdkafka.
+const TOPIC_PREFIX: &str = "topic.";
 
-/// A property of librdkafka that an operator cannot set, or not to any value.
+/// A property of librdkafka that an operator cannot set, or not to every value.
 #[derive(Debug)]
 pub struct Reserved {
     /// Its name.
     pub name: &'static str,
-    /// Which values of it are refused.
+    /// The refused values.
     pub refused: Refused,
-    /// The reason, in words.
+    /// The reason, as text for the operator.
     pub why: &'static str,
 }
 
-/// Which values of a property are refused. `Display` is for `docs/configuration.md`.
+/// The refused values of a property. `Display` is for `docs/configuration.md`.
 #[derive(Debug)]
 pub enum Refused {
-    /// Each.
+    /// Every value.
     All,
-    /// Each but these.
+    /// Every value except these.
     AllBut(&'static [&'static str]),
-    /// This one.
+    /// This value.
     One(&'static str),
-    /// Each number above this.
+    /// Every number above this.
     Above(f64),
-    /// Where another setting forbids it, in words; [`limits`] judges it.
+    /// Values that another setting forbids, as text; [`limit_errors`] checks them.
     Where(&'static str),
 }
 
 impl Refused {
-    /// Whether this value is refused by itself. What is no number, librdkafka refuses.
-    fn has(&self, value: &str) -> bool {
+    /// Returns whether this value is refused whatever the other settings are. A text that is not a number is
+    /// left to librdkafka.
+    fn contains(&self, value: &str) -> bool {
         match self {
             Self::All => true,
             Self::AllBut(permitted) => !permitted.contains(&value),
@@ -77,7 +78,8 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What the relay's promises fix, and what has a key of its own. `docs/configuration.md` has this list.
+/// The properties that the relay's guarantees fix, and those that have a key of their own.
+/// `docs/configuration.md` has this list.
 pub const RESERVED: [Reserved; 22] = [
     Reserved {
         name: "bootstrap.servers",
@@ -197,145 +199,146 @@ pub const RESERVED: [Reserved; 22] = [
     },
 ];
 
-/// How long before the sink's timeout librdkafka gives a record up, at most: it looks once in a
-/// second.
-const EARLIER: Duration = Duration::from_secs(1);
+/// How long before the sink's timeout librdkafka gives a record up, at most: it checks once per second.
+const MESSAGE_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// librdkafka's default for `message.max.bytes`.
-const LARGEST: usize = 1_000_000;
+const DEFAULT_MAX_MESSAGE_BYTES: usize = 1_000_000;
 
-/// A property that can't be used.
+/// A property that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {detail}")]
-pub struct WrongProperty {
+pub struct InvalidProperty {
     /// The key within the sink's table.
     pub key: String,
-    /// What is wrong, and what would be right; never a secret's value.
+    /// What is wrong, and what would be right; never the value of a secret.
     pub detail: String,
 }
 
-impl WrongProperty {
-    fn of(name: &str, detail: impl Into<String>) -> Self {
+impl InvalidProperty {
+    fn new(name: &str, detail: impl Into<String>) -> Self {
         Self { key: format!("properties.{}", quoted(name)), detail: detail.into() }
     }
 }
 
-/// All properties that can't be used; at least one.
+/// All properties that cannot be used; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-pub struct WrongProperties(pub Vec<WrongProperty>);
+pub struct InvalidProperties(pub Vec<InvalidProperty>);
 
-/// All properties of a configuration that librdkafka doesn't take, that break a promise, or that do
-/// not go together with the sink's timeout; connects to nothing.
-pub(super) fn wrong_properties(settings: &KafkaSettings) -> Vec<WrongProperty> {
-    let mut wrong = limits(settings);
-    for other in refused(settings) {
-        if !wrong.iter().any(|known| known.key == other.key) {
-            wrong.push(other);
+/// Returns all properties of a configuration that librdkafka refuses, that break a guarantee, or that
+/// contradict the sink's timeout. Connects to nothing.
+pub(super) fn invalid_properties(settings: &KafkaSettings) -> Vec<InvalidProperty> {
+    let mut invalid = limit_errors(settings);
+    for other in refused_properties(settings) {
+        if !invalid.iter().any(|known| known.key == other.key) {
+            invalid.push(other);
         }
     }
-    wrong.sort_by_key(|wrong| wrong.key.replace('"', ""));
-    wrong
+    invalid.sort_by_key(|invalid| invalid.key.replace('"', ""));
+    invalid
 }
 
-/// The properties that librdkafka doesn't take, or that break a promise; connects to nothing.
-pub(super) fn refused(settings: &KafkaSettings) -> Vec<WrongProperty> {
+/// Returns the properties that librdkafka refuses, or that break a guarantee. Connects to nothing.
+pub(super) fn refused_properties(settings: &KafkaSettings) -> Vec<InvalidProperty> {
+    let properties = &settings.own.properties;
     let mut config = client_config(settings);
     config.remove("bootstrap.servers");
-    let mut wrong = Vec::new();
-    for (name, value) in settings.own.properties.iter() {
-        if let Err(detail) = alone(name, value, &settings.own.properties) {
-            wrong.push(WrongProperty::of(name, detail));
+    let mut refused = Vec::new();
+    for (name, value) in properties.iter() {
+        if let Err(detail) = check_property(name, value, properties) {
+            refused.push(InvalidProperty::new(name, detail));
             config.remove(name);
         }
     }
-    // What goes together, and the files that are named, it judges when it makes a client: one
-    // after the other.
+    // Combinations and the named files are checked when a client is created, which reports one error.
     while let Err(error) = config.create::<BaseProducer>() {
-        let detail = words(&error, &settings.own.properties);
-        let named = settings.own.properties.iter().map(|(name, _)| name);
-        let named = named.filter(|name| config.get(name).is_some() && names(&detail, name));
+        let detail = redacted(&error, properties);
+        let set = properties.iter().map(|(name, _)| name);
+        let named = set.filter(|name| {
+            let is_named = detail.contains(name) || detail.contains(canonical(name));
+            is_named && config.get(name).is_some()
+        });
         let Some(name) = named.max_by_key(|name| name.len()) else {
-            if wrong.is_empty() {
-                wrong.push(WrongProperty { key: "properties".into(), detail });
+            if refused.is_empty() {
+                refused.push(InvalidProperty { key: "properties".into(), detail });
             }
             break;
         };
-        wrong.push(WrongProperty::of(name, detail));
+        refused.push(InvalidProperty::new(name, detail));
         config.remove(name);
     }
-    wrong
+    refused
 }
 
-/// Whether librdkafka's words name a property, by any of its names.
-fn names(words: &str, name: &str) -> bool {
-    words.contains(name) || words.contains(canonical(name))
-}
-
-/// Judges one property by itself.
-fn alone(name: &str, value: &str, all: &Properties) -> Result<(), String> {
-    let known = RESERVED.iter().find(|reserved| reserved.name == canonical(name));
-    if let Some(reserved) = known.filter(|reserved| reserved.refused.has(value)) {
+/// Checks one property by itself.
+fn check_property(name: &str, value: &str, all: &Properties) -> Result<(), String> {
+    let reserved = RESERVED.iter().find(|reserved| reserved.name == canonical(name));
+    if let Some(reserved) = reserved.filter(|reserved| reserved.refused.contains(value)) {
         return Err(reserved.why.to_owned());
     }
     let mut alone = ClientConfig::new();
     alone.set(name, value);
-    match alone.create_native_config() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(words(&error, all)),
-    }
+    alone.create_native_config().map(drop).map_err(|error| redacted(&error, all))
 }
 
-/// The properties whose limits are other settings of the sink.
-fn limits(settings: &KafkaSettings) -> Vec<WrongProperty> {
-    let own = |wanted: &str| {
-        let mut set = settings.own.properties.iter();
-        let (name, value) = set.find(|(name, _)| canonical(name) == wanted)?;
+/// Checks the properties whose limits are other settings of the sink.
+fn limit_errors(settings: &KafkaSettings) -> Vec<InvalidProperty> {
+    let number = |canonical_name: &str| {
+        let (name, value) = find(&settings.own.properties, canonical_name)?;
         Some((name, value.parse::<f64>().ok()?))
     };
     let message_timeout = message_timeout(settings).as_secs_f64() * 1e3;
     let request_timeout =
-        own("request.timeout.ms").map_or(message_timeout / 2.0, |(_, millis)| millis);
-    let largest = largest(settings) as f64;
-    let is_beyond = |reserved: &str, value: f64| match reserved {
+        number("request.timeout.ms").map_or(message_timeout / 2.0, |(_, millis)| millis);
+    let max_message_bytes = max_message_bytes(settings) as f64;
+    let is_beyond_limit = |reserved: &str, value: f64| match reserved {
         "request.timeout.ms" | "linger.ms" => value >= message_timeout,
         "socket.timeout.ms" => value <= request_timeout,
         "topic.metadata.propagation.max.ms" => {
             value >= settings.delivery.timeout.as_secs_f64() * 1e3
         }
-        "queue.buffering.max.kbytes" => value * 1024.0 < largest,
+        "queue.buffering.max.kbytes" => value * 1024.0 < max_message_bytes,
         _ => false,
     };
-    let beyond = RESERVED.iter().filter_map(|reserved| {
-        let (name, value) = own(reserved.name)?;
-        is_beyond(reserved.name, value).then(|| WrongProperty::of(name, reserved.why))
+    let errors = RESERVED.iter().filter_map(|reserved| {
+        let (name, value) = number(reserved.name)?;
+        is_beyond_limit(reserved.name, value).then(|| InvalidProperty::new(name, reserved.why))
     });
-    beyond.collect()
+    errors.collect()
 }
 
-/// The one name for a property of several.
-pub(super) fn canonical(name: &str) -> &str {
+/// Returns the one name of a property that has several.
+fn canonical(name: &str) -> &str {
     let known = |name: &str| {
         let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, of)| *of);
         alias.or_else(|| RESERVED.iter().map(|reserved| reserved.name).find(|known| *known == name))
     };
-    let of_topic = || known(name.strip_prefix(OF_TOPIC)?);
+    let of_topic = || known(name.strip_prefix(TOPIC_PREFIX)?);
     known(name).or_else(of_topic).unwrap_or(name)
 }
 
-/// How long librdkafka tries one record.
-fn message_timeout(settings: &KafkaSettings) -> Duration {
-    settings.delivery.timeout - EARLIER.min(settings.delivery.timeout / 4)
+/// Finds a property of the operator's by its canonical name. Returns its name and value as written.
+pub(super) fn find<'a>(
+    properties: &'a Properties,
+    canonical_name: &str,
+) -> Option<(&'a str, &'a str)> {
+    properties.iter().find(|(name, _)| canonical(name) == canonical_name)
 }
 
-/// The whole configuration of a producer.
+/// Returns how long librdkafka tries one record.
+fn message_timeout(settings: &KafkaSettings) -> Duration {
+    settings.delivery.timeout - MESSAGE_TIMEOUT_MARGIN.min(settings.delivery.timeout / 4)
+}
+
+/// Returns the configuration of a producer.
 pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
     let timeout = message_timeout(settings);
-    // The broker answers before the record's time is up: a request without an answer would cost
-    // its neighbours the connection.
+    // The broker answers before the record's time is up: a request without an answer ends the connection
+    // of all records.
     let request_timeout = (timeout / 2).as_millis().max(1).to_string();
     let timeout = timeout.as_millis().to_string();
-    // A topic was looked up before: sooner than the record's own end its disappearance shows.
+    // The topic was looked up before, so its removal is reported before the record's time is up.
     let unknown_after = (settings.delivery.timeout / 2).as_millis().to_string();
     let mut config = ClientConfig::new();
     for (name, value) in [
@@ -348,60 +351,51 @@ pub(super) fn client_config(settings: &KafkaSettings) -> ClientConfig {
         // The next record of a key waits for the confirm of this one.
         ("linger.ms", "0"),
         ("compression.type", "lz4"),
-        // As Java's clients do it, so that a key lands where its consumers expect it.
+        // As Java's clients do it, so that a key goes to the partition where its consumers expect it.
         ("partitioner", "murmur2_random"),
         ("topic.metadata.propagation.max.ms", &unknown_after),
-        // After an outage the next try is not to be long in coming.
+        // After an outage the next attempt must come soon.
         ("reconnect.backoff.max.ms", "1000"),
         ("socket.keepalive.enable", "true"),
-        // Not for the log: without it the end of a connection is told to nobody.
+        // Without it the end of a connection is not reported at all.
         ("log.connection.close", "true"),
         ("statistics.interval.ms", "5000"),
     ] {
         config.set(name, value);
     }
-    // A password file that cannot be read was reported before.
-    let connection = settings.own.connection().unwrap_or_default();
-    for (name, value) in connection.iter().chain(settings.own.properties.iter()) {
+    for (name, value) in settings.own.connection().iter().chain(settings.own.properties.iter()) {
         config.remove(canonical(name));
         config.set(name, value);
     }
-    // Lower than that the end of a connection is not told.
+    // The highest level at which the end of a connection is reported.
     config.set_log_level(RDKafkaLogLevel::Info);
     config
 }
 
-/// The configuration of the producer that lets records wait for company.
-pub(super) fn gathering_config(settings: &KafkaSettings) -> ClientConfig {
+/// Returns the configuration of the producer that batches records.
+pub(super) fn batching_config(settings: &KafkaSettings) -> ClientConfig {
     let mut config = client_config(settings);
     config.set("linger.ms", LINGER);
     config
 }
 
-/// Whether the operator's own properties say how long records wait for company.
-pub(super) fn sets_linger(properties: &Properties) -> bool {
-    properties.iter().any(|(name, _)| canonical(name) == "linger.ms")
+/// Returns the limit of a record that the producer accepts: librdkafka's default, if none is set.
+pub(super) fn max_message_bytes(settings: &KafkaSettings) -> usize {
+    let set = find(&settings.own.properties, "message.max.bytes");
+    // A text that is not a number was refused before.
+    set.and_then(|(_, value)| value.parse().ok()).unwrap_or(DEFAULT_MAX_MESSAGE_BYTES)
 }
 
-/// The largest record that the producer takes, in bytes: librdkafka's own limit by default.
-pub(super) fn largest(settings: &KafkaSettings) -> usize {
-    let set = settings.own.properties.iter().find(|(name, _)| *name == "message.max.bytes");
-    // What is no number was refused before.
-    set.and_then(|(_, value)| value.parse().ok()).unwrap_or(LARGEST)
-}
-
-/// librdkafka's words, without the value of any secret.
-fn words(error: &KafkaError, properties: &Properties) -> String {
-    let words = match error {
-        KafkaError::ClientConfig(_, words, _, _) | KafkaError::ClientCreation(words) => {
-            words.clone()
-        }
+/// Returns librdkafka's error text without the value of any secret.
+fn redacted(error: &KafkaError, properties: &Properties) -> String {
+    let text = match error {
+        KafkaError::ClientConfig(_, text, _, _) | KafkaError::ClientCreation(text) => text.clone(),
         other => other.to_string(),
     };
     let secrets = properties.iter().filter(|(name, _)| Properties::is_secret(name));
-    let words = secrets
+    let text = secrets
         .filter(|(_, value)| !value.is_empty())
-        .fold(words, |words, (_, value)| words.replace(value, HIDDEN));
-    // Some end in a line end, which an error on one line shows.
-    words.trim().to_owned()
+        .fold(text, |text, (_, value)| text.replace(value, HIDDEN));
+    // Some texts end in a line end.
+    text.trim().to_owned()
 }

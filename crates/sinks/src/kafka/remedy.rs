@@ -1,18 +1,21 @@
-//! What an operator can do, by librdkafka's words about a connection that failed.
+//! Remedies for a connection that failed, by the text of librdkafka's error.
 
-/// Words, any of which points to a remedy; the first that fits is meant.
+/// Parts of error texts and the remedy that each of them points to. The first match counts.
 const REMEDIES: [(&[&str], &str); 5] = [
     (
         &["alert bad certificate", "alert certificate required"],
-        "the broker wants a certificate of ours: see the properties ssl.certificate.location and \
-         ssl.key.location",
+        "the broker requires a certificate of this client: set tls.cert_file and tls.key_file, or the \
+         properties ssl.certificate.location and ssl.key.location",
     ),
     (
         &["certificate"],
-        "the broker's authority has to be among the system's certificates, or in the file that \
-         the property ssl.ca.location names",
+        "the broker's authority must be among the system's certificates, or in the file that \
+         tls.ca_file or the property ssl.ca.location names",
     ),
-    (&["SASL", "uthentication failed"], "check the properties sasl.*, and security.protocol"),
+    (
+        &["SASL", "uthentication failed"],
+        "check username and password_file, or the properties sasl.* and security.protocol",
+    ),
     (
         // A broker disconnects a client that skips SASL after the API-versions request. librdkafka
         // reports it by the system call that notices it first.
@@ -25,8 +28,8 @@ const REMEDIES: [(&[&str], &str); 5] = [
             "/bootstrap: Receive failed",
             "/bootstrap: Send failed",
         ],
-        "check the property security.protocol: whether the broker expects TLS, or a login, at \
-         this port",
+        "check whether the broker expects TLS, or a login, at this port: tls and username, or the property \
+         security.protocol",
     ),
     (
         &["Connect to", "Failed to resolve", "in state CONNECT"],
@@ -35,26 +38,26 @@ const REMEDIES: [(&[&str], &str); 5] = [
     ),
 ];
 
-/// The remedy; empty where none is known.
-pub(super) fn of(words: &str) -> &'static str {
-    let fits = |(marks, _): &&(&[&str], &str)| marks.iter().any(|mark| words.contains(mark));
-    REMEDIES.iter().find(fits).map(|(_, remedy)| *remedy).unwrap_or_default()
+/// Returns the remedy; empty if none is known.
+pub(super) fn find(error: &str) -> &'static str {
+    let known = REMEDIES.iter().find(|(parts, _)| parts.iter().any(|part| error.contains(part)));
+    known.map(|(_, remedy)| *remedy).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::of;
+    use super::find;
 
     #[test]
-    fn a_broker_that_disconnects_points_to_the_protocol_whichever_call_notices() {
+    fn every_form_of_a_disconnect_points_to_the_protocol() {
         for notice in [
             "Disconnected (after 1ms in state UP)",
             "Receive failed: Connection reset by peer (after 1ms in state UP)",
             "Send failed: Broken pipe (after 0ms in state UP)",
         ] {
-            let words = format!("127.0.0.1:9092/bootstrap: {notice}");
+            let error = format!("127.0.0.1:9092/bootstrap: {notice}");
 
-            assert!(of(&words).contains("security.protocol"), "{words}");
+            assert!(find(&error).contains("security.protocol"), "{error}");
         }
     }
 }

@@ -9,10 +9,10 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::cloud_events;
 
-/// What a topic's name has at most.
-const LONGEST_TOPIC: usize = 249;
+/// Kafka's limit for the name of a topic, which is ASCII.
+const MAX_TOPIC_BYTES: usize = 249;
 
-/// A message ready for the producer.
+/// A message as a Kafka record.
 pub(super) struct Rendered {
     pub(super) topic: String,
     pub(super) key: String,
@@ -22,14 +22,14 @@ pub(super) struct Rendered {
     pub(super) timestamp: Option<i64>,
 }
 
-/// Without the payload, as [`Message`] has it.
+/// Omits the payload, like [`Message`].
 impl fmt::Debug for Rendered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rendered").field("topic", &self.topic).finish_non_exhaustive()
     }
 }
 
-/// The record key: the route's, else the record's own, else its id.
+/// Returns the record key: that of the route, otherwise that of the outbox record, otherwise its id.
 pub(super) fn key(message: &Message) -> &str {
     let key = message.address.key.as_ref().or(message.key.as_ref());
     key.unwrap_or(&message.id)
@@ -39,24 +39,21 @@ pub(super) fn key(message: &Message) -> &str {
 ///
 /// # Errors
 ///
-/// [`PublishFailure::Rejected`] where its topic has no legal name, or it can be no CloudEvent that is to
-/// be one; [`PublishFailure::TooLarge`] where its payload
-/// alone is above `limit` bytes. (With key and headers the producer judges it.)
+/// - [`PublishFailure::Rejected`] if the name of its topic is invalid, or it must be a CloudEvent and cannot.
+/// - [`PublishFailure::TooLarge`] if its payload alone exceeds `max_bytes`. (With key and headers the producer
+///   checks it.)
 pub(super) fn render(
     message: Message,
     event_prefix: Option<&str>,
-    limit: usize,
+    max_bytes: usize,
 ) -> Result<Rendered, PublishError> {
     check_topic(&message.address.destination)?;
     let size = message.payload.as_ref().map_or(0, Vec::len);
-    if size > limit {
-        let detail = format!("its payload has {size} bytes, message.max.bytes is {limit}");
+    if size > max_bytes {
+        let detail = format!("its payload has {size} bytes, message.max.bytes is {max_bytes}");
         return Err(PublishError::new(PublishFailure::TooLarge, detail));
     }
-    let attributes = event_prefix
-        .map(|prefix| cloud_events::attributes(prefix, &message))
-        .transpose()?
-        .unwrap_or_default();
+    let attributes = cloud_events::attributes(event_prefix, &message)?;
     let key = key(&message).to_owned();
     let Message { id, kind, content_type, payload, headers, tenant_id, timestamp, address, .. } =
         message;
@@ -70,7 +67,7 @@ pub(super) fn render(
     let ours: Vec<(String, String)> = ours.chain(attributes).collect();
     let mut rendered = OwnedHeaders::new_with_capacity(headers.len() + ours.len());
     for (name, value) in &headers {
-        // Ours win over the record's own of the same name.
+        // They replace the record's own of the same name.
         if !ours.iter().any(|(own, _)| own == name) {
             let bytes = bytes(value);
             rendered = rendered.insert(Header { key: name, value: bytes.as_deref() });
@@ -85,30 +82,30 @@ pub(super) fn render(
         key,
         payload,
         headers: rendered,
-        // Zero means "now" to librdkafka, and before it there is nothing in Kafka.
+        // Zero means "now" to librdkafka, and Kafka has no times before it.
         timestamp: millis.filter(|_| timestamp.is_some_and(|time| time > UNIX_EPOCH)),
     })
 }
 
-/// Kafka's own rule (`org.apache.kafka.common.internals.Topic`): a broker that is given another
-/// name answers for the whole request.
+/// Checks a name by Kafka's own rule (`org.apache.kafka.common.internals.Topic`): a broker refuses the whole
+/// request with an invalid name.
 fn check_topic(name: &str) -> Result<(), PublishError> {
-    let legal = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
-    let wrong = if name.is_empty() {
+    let is_legal = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    let flaw = if name.is_empty() {
         "is empty".to_owned()
-    } else if name.len() > LONGEST_TOPIC {
-        format!("has {} characters, Kafka allows {LONGEST_TOPIC}", name.len())
+    } else if name.len() > MAX_TOPIC_BYTES {
+        format!("has {} characters, Kafka allows {MAX_TOPIC_BYTES}", name.len())
     } else if name == "." || name == ".." {
         format!("is {name:?}")
-    } else if !name.chars().all(legal) {
+    } else if !name.chars().all(is_legal) {
         format!("{name:?} has other characters than a-z A-Z 0-9 . _ -")
     } else {
         return Ok(());
     };
-    Err(PublishError::new(PublishFailure::Rejected, format!("its topic's name {wrong}")))
+    Err(PublishError::new(PublishFailure::Rejected, format!("its topic's name {flaw}")))
 }
 
-/// Text in UTF-8, binaries as they are, null as null.
+/// Renders text in UTF-8, binaries as they are, null as null.
 fn bytes(value: &HeaderValue) -> Option<Vec<u8>> {
     match value {
         HeaderValue::Binary(bytes) => Some(bytes.clone()),
@@ -125,25 +122,9 @@ mod tests {
     use rdkafka::message::Headers;
 
     use super::*;
-    use crate::arbitrary;
+    use crate::arbitrary::{self, plain_message};
 
-    const LIMIT: usize = 1_000_000;
-
-    fn message() -> Message {
-        Message {
-            is_urgent: false,
-            id: "m-1".into(),
-            key: Some("k".into()),
-            kind: "OrderCreated".into(),
-            content_type: "application/json".into(),
-            payload: Some(b"{}".to_vec()),
-            headers: Vec::new(),
-            tenant_id: Some("t".into()),
-            timestamp: Some(UNIX_EPOCH + Duration::from_millis(12_345)),
-            source: Some("shop".into()),
-            address: Address { destination: "orders".into(), key: None },
-        }
-    }
+    const MAX_BYTES: usize = 1_000_000;
 
     fn headers(rendered: &Rendered) -> Vec<(String, Option<Vec<u8>>)> {
         let headers = rendered.headers.iter();
@@ -156,8 +137,8 @@ mod tests {
     }
 
     #[test]
-    fn a_record_carries_the_headers_of_the_contract() {
-        let rendered = render(message(), None, LIMIT).unwrap();
+    fn record_has_the_documented_headers() {
+        let rendered = render(plain_message(), None, MAX_BYTES).unwrap();
 
         assert_eq!(rendered.key, "k");
         assert_eq!(rendered.timestamp, Some(12_345));
@@ -175,24 +156,25 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_routes_else_the_records_else_its_id() {
-        let by_route = Address { key: Some("route".into()), ..message().address };
+    fn key_is_that_of_the_route_or_the_record_or_its_id() {
+        let by_route = Address { key: Some("route".into()), ..plain_message().address };
         for (message, key) in [
-            (Message { address: by_route, ..message() }, "route"),
-            (Message { key: Some(String::new()), ..message() }, ""),
-            (Message { key: None, ..message() }, "m-1"),
+            (Message { address: by_route, ..plain_message() }, "route"),
+            (Message { key: Some(String::new()), ..plain_message() }, ""),
+            (Message { key: None, ..plain_message() }, "m-1"),
         ] {
-            assert_eq!(render(message, None, LIMIT).unwrap().key, key);
+            assert_eq!(render(message, None, MAX_BYTES).unwrap().key, key);
         }
     }
 
     #[test]
-    fn our_own_headers_win_over_the_records() {
+    fn own_headers_replace_those_of_the_record() {
         let forged = ["tenant-id", "message-id", "ce_id"]
             .map(|name| (name.to_owned(), HeaderValue::String("forged".into())));
 
         let rendered =
-            render(Message { headers: forged.to_vec(), ..message() }, Some("ce_"), LIMIT).unwrap();
+            render(Message { headers: forged.to_vec(), ..plain_message() }, Some("ce_"), MAX_BYTES)
+                .unwrap();
 
         assert_eq!(named(&rendered, "tenant-id"), [Some(b"t".to_vec())]);
         assert_eq!(named(&rendered, "message-id"), [Some(b"m-1".to_vec())]);
@@ -201,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_text_but_for_binaries_and_null() {
+    fn headers_are_text_except_binaries_and_null() {
         for (value, expected) in [
             (HeaderValue::Int64(-5), Some(&b"-5"[..])),
             (HeaderValue::Double(0.5), Some(b"0.5")),
@@ -217,34 +199,36 @@ mod tests {
     }
 
     #[test]
-    fn a_time_before_the_epoch_is_left_out() {
-        let before = |time: SystemTime| Message { timestamp: Some(time), ..message() };
+    fn time_before_the_epoch_is_omitted() {
+        let before = |time: SystemTime| Message { timestamp: Some(time), ..plain_message() };
 
-        let rendered = render(before(UNIX_EPOCH - Duration::from_secs(1)), None, LIMIT).unwrap();
+        let rendered =
+            render(before(UNIX_EPOCH - Duration::from_secs(1)), None, MAX_BYTES).unwrap();
 
         assert_eq!(rendered.timestamp, None);
     }
 
     #[test]
-    fn a_payload_above_the_limit_is_too_large() {
-        let of = |size: usize| Message { payload: Some(vec![0; size]), ..message() };
+    fn payload_above_the_limit_is_too_large() {
+        let of = |size: usize| Message { payload: Some(vec![0; size]), ..plain_message() };
 
         assert!(render(of(10), None, 10).is_ok());
         assert_eq!(render(of(11), None, 10).unwrap_err().failure, PublishFailure::TooLarge);
     }
 
     #[test]
-    fn what_is_no_topics_name_is_refused() {
+    fn invalid_topic_name_is_rejected() {
         let long = "x".repeat(250);
         for name in ["", ".", "..", "a b", "größe", "a/b", "a\0b", &long] {
             let address = Address { destination: name.into(), key: None };
 
-            let error = render(Message { address, ..message() }, None, LIMIT).unwrap_err();
+            let error =
+                render(Message { address, ..plain_message() }, None, MAX_BYTES).unwrap_err();
 
             assert_eq!(error.failure, PublishFailure::Rejected, "{name}");
         }
         let longest = Address { destination: "x".repeat(249), key: None };
-        assert!(render(Message { address: longest, ..message() }, None, LIMIT).is_ok());
+        assert!(render(Message { address: longest, ..plain_message() }, None, MAX_BYTES).is_ok());
     }
 
     proptest! {
@@ -252,11 +236,11 @@ mod tests {
         fn any_message_is_within_the_limits_of_kafka_or_refused(
             message in arbitrary::message(),
             as_event in any::<bool>(),
-            limit in 0_usize..60,
+            max_bytes in 0_usize..60,
         ) {
-                let event_prefix = as_event.then_some("ce_");
+            let event_prefix = as_event.then_some("ce_");
 
-            let rendered = match render(message.clone(), event_prefix, limit) {
+            let rendered = match render(message.clone(), event_prefix, max_bytes) {
                 Ok(rendered) => rendered,
                 Err(error) => {
                     prop_assert!(matches!(error.failure, PublishFailure::Rejected | PublishFailure::TooLarge));
@@ -266,9 +250,9 @@ mod tests {
             };
 
             let topic = &rendered.topic;
-            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-            prop_assert!((1..=LONGEST_TOPIC).contains(&topic.len()) && topic.bytes().all(legal));
-            prop_assert!(rendered.payload.as_ref().is_none_or(|payload| payload.len() <= limit));
+            let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            prop_assert!((1..=MAX_TOPIC_BYTES).contains(&topic.len()) && topic.bytes().all(is_legal));
+            prop_assert!(rendered.payload.as_ref().is_none_or(|payload| payload.len() <= max_bytes));
             prop_assert!(rendered.timestamp.is_none_or(|millis| millis > 0));
             prop_assert_eq!(named(&rendered, "message-id"), [Some(message.id.into_bytes())]);
             prop_assert_eq!(named(&rendered, "message-type"), [Some(message.kind.into_bytes())]);

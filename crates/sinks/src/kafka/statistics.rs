@@ -1,8 +1,9 @@
-//! librdkafka's own figures as metrics, taken every few seconds.
+//! librdkafka's own statistics as metrics, updated every few seconds.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use metrics::{Counter, counter, gauge};
+use parking_lot::Mutex;
 use postrider_store::metric::Description;
 use rdkafka::statistics::Statistics;
 
@@ -39,7 +40,7 @@ pub const DESCRIPTIONS: [Description; 8] = [
     Description::counter(KAFKA_TIMEOUTS, "Requests to Kafka that had no answer in time."),
 ];
 
-/// Figures of one sink's producers, added up.
+/// The metrics of one sink: the sums over its producers.
 #[derive(Debug)]
 pub(super) struct KafkaMetrics {
     sink: String,
@@ -47,26 +48,26 @@ pub(super) struct KafkaMetrics {
     sent_bytes: Counter,
     retries: Counter,
     timeouts: Counter,
-    /// The figures of those that are in use.
+    /// The latest figures of each producer in use.
     producers: Mutex<Vec<Weak<Mutex<Figures>>>>,
 }
 
-/// What one producer says of itself, as long as it lives.
+/// The metrics of one producer. Its figures count until this is dropped.
 #[derive(Debug)]
 pub(super) struct ProducerMetrics {
     metrics: Arc<KafkaMetrics>,
     latest: Arc<Mutex<Figures>>,
 }
 
-/// What a producer last said of itself.
+/// The statistics that a producer reported last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     queue_messages: u64,
     queue_bytes: u64,
     in_flight: i64,
-    /// Of its slowest broker, the 99th percentile in microseconds.
+    /// The 99th percentile of its slowest broker, in microseconds.
     round_trip: i64,
-    // Counts since it was made.
+    // Totals since it was created.
     requests: u64,
     sent_bytes: u64,
     retries: u64,
@@ -91,7 +92,7 @@ impl Figures {
 }
 
 impl KafkaMetrics {
-    /// The series of a sink of this name.
+    /// Creates the series of a sink of this name.
     pub(super) fn new(sink: &str) -> Self {
         let counter = |name: &'static str| {
             let series = counter!(name, "sink" => sink.to_owned());
@@ -108,20 +109,19 @@ impl KafkaMetrics {
         }
     }
 
-    /// The metrics of one more producer.
+    /// Adds a producer.
     pub(super) fn producer(self: &Arc<Self>) -> ProducerMetrics {
         let latest = Arc::default();
-        locked(&self.producers).push(Arc::downgrade(&latest));
+        self.producers.lock().push(Arc::downgrade(&latest));
         ProducerMetrics { metrics: self.clone(), latest }
     }
 
     /// Sets the gauges to the sums over the producers in use.
     fn set_gauges(&self) {
-        let mut producers = locked(&self.producers);
+        let mut producers = self.producers.lock();
         producers.retain(|producer| producer.strong_count() > 0);
         let latest: Vec<Figures> =
-            producers.iter().filter_map(|producer| Some(*locked(&*producer.upgrade()?))).collect();
-        // Not before they are known.
+            producers.iter().filter_map(|producer| Some(*producer.upgrade()?.lock())).collect();
         let gauge = |name: &'static str| gauge!(name, "sink" => self.sink.clone());
         let sum = |figure: fn(&Figures) -> f64| latest.iter().map(figure).sum::<f64>();
         gauge(KAFKA_QUEUE_MESSAGES).set(sum(|figures| figures.queue_messages as f64));
@@ -135,10 +135,10 @@ impl KafkaMetrics {
 }
 
 impl ProducerMetrics {
-    /// Takes what the producer says of itself. It counts from zero.
-    pub(super) fn take(&self, statistics: &Statistics) {
+    /// Updates the metrics from statistics, whose totals begin with the producer.
+    pub(super) fn update(&self, statistics: &Statistics) {
         let now = Figures::of(statistics);
-        let before = std::mem::replace(&mut *locked(&self.latest), now);
+        let before = std::mem::replace(&mut *self.latest.lock(), now);
         let since = |now: u64, before: u64| now.saturating_sub(before);
         self.metrics.requests.increment(since(now.requests, before.requests));
         self.metrics.sent_bytes.increment(since(now.sent_bytes, before.sent_bytes));
@@ -146,8 +146,4 @@ impl ProducerMetrics {
         self.metrics.timeouts.increment(since(now.timeouts, before.timeouts));
         self.metrics.set_gauges();
     }
-}
-
-fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

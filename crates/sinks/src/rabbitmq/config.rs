@@ -37,7 +37,7 @@ pub struct RabbitMqConfig {
     /// The files of an `amqps` connection. The authorities of `ca_file` are trusted in addition to the system's.
     pub tls: Option<TlsConfig>,
     /// What the sink creates where it is absent.
-    pub declare: Declare,
+    pub declare: DeclaredTopology,
     /// Whether messages are CloudEvents in binary mode.
     pub cloudevents: bool,
     /// Template of the CloudEvents source.
@@ -58,7 +58,7 @@ impl Default for RabbitMqConfig {
             username: None,
             password_file: None,
             tls: None,
-            declare: Declare::default(),
+            declare: DeclaredTopology::default(),
             cloudevents: false,
             cloudevents_source: Template::fixed("postrider"),
             cloudevents_prefix: "cloudEvents_".into(),
@@ -69,7 +69,7 @@ impl Default for RabbitMqConfig {
 /// What a `rabbitmq` sink creates where it is absent. It alters nothing that exists.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Declare {
+pub struct DeclaredTopology {
     /// Durable exchanges, of type `topic` by default.
     #[schemars(example = [example_exchange()])]
     pub exchanges: Vec<Exchange>,
@@ -168,21 +168,21 @@ fn example_binding() -> Binding {
 }
 
 impl RabbitMqConfig {
-    /// A sink at this URI, with defaults otherwise.
+    /// Creates a configuration with this URI and defaults otherwise.
     pub fn at(uri: &str) -> Self {
         Self { uri: Some(uri.into()), ..Self::default() }
     }
 
-    /// The URI without secrets, for messages.
+    /// Returns the URI without secrets, for error texts.
     pub(super) fn redacted_uri(&self) -> String {
         self.uri.as_ref().map(SecretUri::redacted).unwrap_or_default()
     }
 
-    /// The address, vhost and login.
+    /// Returns the address, vhost and login.
     ///
     /// # Errors
     ///
-    /// The URI is invalid, or the password's file cannot be read; without any secret.
+    /// The URI is invalid, or the password file cannot be read; without any secret.
     pub(super) fn parsed_uri(&self) -> Result<AMQPUri, String> {
         let uri = self.uri.as_ref().ok_or("is not set")?;
         uri.check(str::parse::<AMQPUri>)?;
@@ -196,7 +196,7 @@ impl RabbitMqConfig {
         Ok(uri)
     }
 
-    /// The authorities and the client's certificate for TLS, read from their files.
+    /// Reads the authorities and the client's certificate for TLS.
     pub(super) fn tls(&self) -> std::io::Result<OwnedTLSConfig> {
         let Some(tls) = &self.tls else { return Ok(OwnedTLSConfig::default()) };
         let identity = match (&tls.cert_file, &tls.key_file) {
@@ -209,12 +209,12 @@ impl RabbitMqConfig {
         Ok(OwnedTLSConfig { identity, cert_chain })
     }
 
-    /// Names that no broker accepts are reported before the first connection.
+    /// Checks the declared names, so that invalid ones are reported before the first connection.
     pub(super) fn validate_declarations(&self, rules: &mut Rules) {
         let declare = &self.declare;
         let exchanges = declare.exchanges.iter().map(|exchange| ("exchanges", &exchange.name));
         let queues = declare.queues.iter().map(|queue| ("queues", &queue.name));
-        let bound = declare.bindings.iter().flat_map(|bound| [&bound.queue, &bound.exchange]);
+        let bound = declare.bindings.iter().flat_map(|it| [&it.queue, &it.exchange]);
         let bindings = bound.map(|name| ("bindings", name));
         for (list, name) in exchanges.chain(queues).chain(bindings) {
             require_name(name, list, rules);

@@ -1,82 +1,89 @@
-//! Which exchanges exist.
+//! The exchanges that can be published to, as seen on one connection.
 //!
-//! A publish to a missing exchange makes RabbitMQ close the channel under every innocent
-//! neighbour. So each exchange is looked up first, passively, on a channel of its own. Whether a
-//! publish to it is permitted cannot be asked: see [`Refusals`].
+//! A publish to a missing exchange makes RabbitMQ close the channel of all messages. So each exchange is looked
+//! up first, by a passive declaration on a channel of its own. Whether a publish to it is permitted cannot be
+//! looked up: see [`RefusedTargets`].
 //!
-//! Newer brokers refuse the look-up to users without any right but that to write. (RabbitMQ 4.2.6
-//! and later; before, every user could.) For them the publish itself is the look-up: an exchange
-//! that it finds missing closes the channel once, and is tried on a channel of its own from then on,
-//! like a forbidden one.
+//! Newer brokers (RabbitMQ 4.2.6 and later) refuse the look-up to users that only have the right to write. For
+//! them the publish itself is the look-up: an exchange that it finds missing closes the channel once, and is
+//! then tried on a channel of its own, like a forbidden one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
+use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure};
 
-use crate::rabbitmq::closure::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
-use crate::rabbitmq::refusals::{Refusals, charge};
+use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
+use crate::rabbitmq::refused_targets::{RefusedTargets, refused};
 use crate::rabbitmq::rendering::Target;
 
-/// What is known of the exchanges on one connection.
+/// The known exchanges of one connection.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    /// Those that may be published to.
-    known: Mutex<HashMap<ShortString, Known>>,
-    refusals: Arc<Refusals>,
+    known: Mutex<HashMap<ShortString, Visibility>>,
+    refused: Arc<RefusedTargets>,
     channel: tokio::sync::Mutex<Option<Channel>>,
 }
 
 /// Why an exchange may be published to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    There,
-    /// The broker does not let us look.
+enum Visibility {
+    Exists,
+    /// The broker refuses the look-up.
     Hidden,
 }
 
-/// The exchanges as one connection sees them.
-#[derive(Debug)]
-pub(super) struct LookUp<'a> {
-    pub(super) exchanges: &'a Exchanges,
-    pub(super) connection: &'a Connection,
-}
+impl Exchanges {
+    /// Creates the state of a new connection: no exchange is known.
+    pub(super) fn new(refused: Arc<RefusedTargets>) -> Self {
+        Self { known: Mutex::default(), refused, channel: tokio::sync::Mutex::default() }
+    }
 
-impl LookUp<'_> {
-    /// Makes sure that there is an exchange of this name, as far as the broker tells.
+    /// Makes sure that an exchange of this name exists, as far as the broker allows a look-up.
     ///
     /// # Errors
     ///
-    /// [`PublishFailure::Retryable`] where there is none; [`PublishFailure::SinkDown`] where the broker could not be
-    /// asked.
-    pub(super) async fn look_up(&self, name: &ShortString) -> Result<(), PublishError> {
-        if let Some(known) = self.exchanges.recall(name) {
+    /// [`PublishFailure::Retryable`] if there is none; [`PublishFailure::SinkDown`] if the look-up fails.
+    pub(super) async fn look_up(
+        &self,
+        connection: &Connection,
+        name: &ShortString,
+    ) -> Result<(), PublishError> {
+        if let Some(known) = self.recall(name) {
             return known;
         }
-        let mut channel = self.exchanges.channel.lock().await;
+        let mut channel = self.channel.lock().await;
         // The previous holder of the channel may have looked up the same exchange.
-        if let Some(known) = self.exchanges.recall(name) {
+        if let Some(known) = self.recall(name) {
             return known;
         }
-        let Err(error) = self.ask(&mut channel, name).await else {
-            self.exchanges.known().insert(name.clone(), Known::There);
+        let looked_up = async {
+            let channel = match &mut *channel {
+                Some(channel) => channel,
+                none => none.insert(connection.create_channel().await?),
+            };
+            declare_passively(channel, name.clone()).await
+        };
+        let Err(error) = looked_up.await else {
+            self.known.lock().insert(name.clone(), Visibility::Exists);
             return Ok(());
         };
         // The broker has closed it.
         *channel = None;
-        match closure::broker_said(&error) {
+        match broker_error::reply(&error) {
             Some((ACCESS_REFUSED, _)) => {
-                self.exchanges.known().insert(name.clone(), Known::Hidden);
+                self.known.lock().insert(name.clone(), Visibility::Hidden);
                 Ok(())
             }
-            Some((NOT_FOUND, words)) => {
-                let error = charge(&words);
+            Some((NOT_FOUND, reply_text)) => {
+                let error = refused(&reply_text);
                 let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
-                let refusal = Refusal { scope: Scope::Exchange, forbidden: false, words };
-                self.exchanges.note(&target, refusal);
+                let refusal = Refusal { scope: Scope::Exchange, is_forbidden: false, reply_text };
+                self.note_refusal(&target, refusal);
                 Err(error)
             }
             _ => {
@@ -86,53 +93,38 @@ impl LookUp<'_> {
         }
     }
 
-    /// Whether [`look_up`](Self::look_up) answers at once, without asking the broker.
+    /// Returns whether [`look_up`](Self::look_up) would answer without a request.
     pub(super) fn knows(&self, name: &ShortString) -> bool {
-        self.exchanges.recall(name).is_some()
+        self.recall(name).is_some()
     }
 
-    async fn ask(&self, slot: &mut Option<Channel>, name: &ShortString) -> lapin::Result<()> {
-        let channel = match slot {
-            Some(channel) => channel,
-            None => slot.insert(self.connection.create_channel().await?),
-        };
-        let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-        // The kind is not compared when the declaration is passive.
-        let kind = ExchangeKind::Direct;
-        channel.exchange_declare(name.clone(), kind, options, FieldTable::default()).await
-    }
-}
-
-impl Exchanges {
-    /// Of a new connection: nothing is known to be there.
-    pub(super) fn new(refusals: Arc<Refusals>) -> Self {
-        Self { known: Mutex::default(), refusals, channel: tokio::sync::Mutex::default() }
-    }
-
-    /// Remembers that the broker refused this target.
-    pub(super) fn note(&self, target: &Target, mut refusal: Refusal) {
+    /// Notes that the broker refused this target.
+    pub(super) fn note_refusal(&self, target: &Target, mut refusal: Refusal) {
         if refusal.scope == Scope::Exchange {
-            let mut known = self.known();
+            let mut known = self.known.lock();
             match known.get(&target.exchange) {
-                // It cannot be looked up again: a message has to try it.
-                Some(Known::Hidden) => refusal.forbidden = true,
-                Some(Known::There) => _ = known.remove(&target.exchange),
+                // It cannot be looked up again: a message must try it.
+                Some(Visibility::Hidden) => refusal.is_forbidden = true,
+                Some(Visibility::Exists) => _ = known.remove(&target.exchange),
                 None => {}
             }
         }
-        self.refusals.note(target, refusal);
+        self.refused.note(target, refusal);
     }
 
     fn recall(&self, name: &ShortString) -> Option<Result<(), PublishError>> {
-        if let Some(missing) = self.refusals.missing(name) {
+        if let Some(missing) = self.refused.missing(name) {
             return Some(Err(missing));
         }
-        // The default exchange is always there, and can't be asked for.
-        let known = name.as_str().is_empty() || self.known().contains_key(name);
-        known.then_some(Ok(()))
+        // The default exchange always exists, and cannot be looked up.
+        let is_known = name.as_str().is_empty() || self.known.lock().contains_key(name);
+        is_known.then_some(Ok(()))
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, HashMap<ShortString, Known>> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
+/// Looks an exchange up. The broker closes the channel if it is missing or hidden.
+pub(super) async fn declare_passively(channel: &Channel, name: ShortString) -> lapin::Result<()> {
+    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    // The kind is not compared when the declaration is passive.
+    channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
 }

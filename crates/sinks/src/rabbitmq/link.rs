@@ -1,5 +1,5 @@
-//! One connection to the broker: opened, watched, given up. A lost one is never revived;
-//! the next probe opens another.
+//! One connection to the broker: opened, watched, retired. A lost one is never revived; the next probe opens
+//! another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,65 +7,68 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
+use lapin::types::ShortString;
 use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ConnectionStatus, Event};
-use postrider_relay::sink::SinkDown;
+use postrider_relay::sink::{PublishError, SinkDown};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::pulse::Pulse;
-use crate::rabbitmq::closure::{self, Refusal};
+use crate::active_link;
+use crate::liveness::Liveness;
+use crate::rabbitmq::broker_error::{self, Refusal};
 use crate::rabbitmq::config::RabbitMqSettings;
-use crate::rabbitmq::exchanges::{Exchanges, LookUp};
+use crate::rabbitmq::exchanges::Exchanges;
 use crate::rabbitmq::link_state::LinkState;
-use crate::rabbitmq::publisher::{self, Owner, Request};
-use crate::rabbitmq::refusals::Refusals;
+use crate::rabbitmq::publisher::{self, Observer, Request};
+use crate::rabbitmq::refused_targets::RefusedTargets;
 use crate::rabbitmq::rendering::Target;
 use crate::rabbitmq::topology;
-use crate::rabbitmq::trial::Trial;
-use crate::slot;
+use crate::rabbitmq::trial_channel::TrialChannel;
 
-/// How often an idle connection is looked at: `lapin` tells no one of its end but those
-/// who wait for an answer.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often the state of an idle connection is checked: `lapin` reports its end only to callers that wait for an
+/// answer.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+const CONNECTION_LOST: &str = "connection lost";
 
 /// One connection with its publishing channel.
 #[derive(Debug)]
 pub(super) struct Link {
     connection: Connection,
     exchanges: Arc<Exchanges>,
-    requests: mpsc::UnboundedSender<Request>,
+    pub(super) requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<LinkState>,
-    left_behind: CancellationToken,
-    /// Messages that wait for their confirms for long.
+    replaced: CancellationToken,
+    /// The number of messages without a confirm for long.
     overdue: AtomicUsize,
-    /// What the first questions to the broker took.
-    asked: Duration,
-    /// Bytes of payloads that wait for their confirms.
-    carried: AtomicUsize,
-    pub(super) pulse: Pulse,
+    /// The time that the first requests to the broker took.
+    round_trip: Duration,
+    /// The bytes of the payloads without a confirm.
+    unconfirmed_bytes: AtomicUsize,
+    pub(super) liveness: Liveness,
 }
 
-/// Part of a sum, until dropped.
+/// Part of a sum, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Counted<'a> {
+pub(super) struct Summand<'a> {
     sum: &'a AtomicUsize,
-    part: usize,
+    value: usize,
 }
 
-impl<'a> Counted<'a> {
-    fn new(sum: &'a AtomicUsize, part: usize) -> Self {
-        sum.fetch_add(part, Ordering::Relaxed);
-        Self { sum, part }
+impl<'a> Summand<'a> {
+    fn new(sum: &'a AtomicUsize, value: usize) -> Self {
+        sum.fetch_add(value, Ordering::Relaxed);
+        Self { sum, value }
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Summand<'_> {
     fn drop(&mut self) {
-        self.sum.fetch_sub(self.part, Ordering::Relaxed);
+        self.sum.fetch_sub(self.value, Ordering::Relaxed);
     }
 }
 
-impl slot::Link for Link {
+impl active_link::Link for Link {
     async fn lost(&self) -> SinkDown {
         let mut state = self.state.subscribe();
         loop {
@@ -76,44 +79,57 @@ impl slot::Link for Link {
             tokio::select! {
                 // The sender lives in this link.
                 _ = state.changed() => {}
-                () = tokio::time::sleep(LOOK) => {
+                () = tokio::time::sleep(CHECK_INTERVAL) => {
                     if !self.connection.status().connected() {
-                        go_down(&self.state, SinkDown::new("connection lost"));
+                        go_down(&self.state, SinkDown::new(CONNECTION_LOST));
                     }
                 }
             }
         }
     }
-}
 
-impl Link {
-    /// Connects, within the sink's timeout.
-    ///
-    /// # Errors
-    ///
-    /// [`SinkDown`]: no broker, wrong credentials, no such vhost; without the password.
-    pub(super) async fn open(
-        settings: &RabbitMqSettings,
-        refusals: &Arc<Refusals>,
-    ) -> Result<Self, SinkDown> {
-        let opening = async {
-            let link = Self::connect(settings, refusals).await.map_err(|error| {
-                let at = settings.own.redacted_uri();
-                closure::unreachable(&error).preceded_by(format!("cannot connect to {at}: "))
-            })?;
-            topology::declare(&link.connection, &settings.name, &settings.own.declare).await?;
-            Ok(link)
-        };
-        match tokio::time::timeout(settings.delivery.timeout, opening).await {
-            Ok(opened) => opened,
-            Err(_) => {
-                let (at, limit) = (settings.own.redacted_uri(), settings.delivery.timeout);
-                Err(SinkDown::new(format!("cannot connect to {at}: no answer within {limit:?}")))
-            }
+    async fn is_usable(&self, limit: Duration) -> Result<bool, SinkDown> {
+        match self.state() {
+            LinkState::Up => Ok(self.answers(limit).await),
+            // The connection works again when the broker unblocks it.
+            LinkState::Blocked(down) => Err(down),
+            LinkState::Down(_) => Ok(false),
         }
     }
 
-    async fn connect(settings: &RabbitMqSettings, refusals: &Arc<Refusals>) -> lapin::Result<Self> {
+    fn retire(&self, cause: SinkDown) {
+        go_down(&self.state, cause);
+    }
+}
+
+impl Link {
+    /// Connects, and creates the declared topology, within the sink's timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkDown`]: no broker, wrong credentials, a missing vhost; without the password.
+    pub(super) async fn open(
+        settings: &RabbitMqSettings,
+        refused: &Arc<RefusedTargets>,
+    ) -> Result<Self, SinkDown> {
+        let limit = settings.delivery.timeout;
+        let failed = |down: SinkDown| {
+            down.preceded_by(format!("cannot connect to {}: ", settings.own.redacted_uri()))
+        };
+        let opening = async {
+            let link = Self::connect(settings, refused).await;
+            let link = link.map_err(|error| failed(broker_error::connect_error(&error)))?;
+            topology::declare(&link.connection, &settings.name, &settings.own.declare).await?;
+            Ok(link)
+        };
+        let opened = tokio::time::timeout(limit, opening).await;
+        opened.map_err(|_| failed(SinkDown::new(format!("no answer within {limit:?}"))))?
+    }
+
+    async fn connect(
+        settings: &RabbitMqSettings,
+        refused: &Arc<RefusedTargets>,
+    ) -> lapin::Result<Self> {
         let name = format!("postrider {}", settings.name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let io = |detail: &str| lapin::Error::from(std::io::Error::other(detail));
@@ -123,28 +139,28 @@ impl Link {
             .with_properties(properties)
             .connect()
             .await?;
-        let asked = Instant::now();
+        let begin = Instant::now();
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let asked = asked.elapsed();
+        let round_trip = begin.elapsed();
         let (state, _) = watch::channel(LinkState::Up);
         let (requests, queue) = mpsc::unbounded_channel();
-        let exchanges = Arc::new(Exchanges::new(refusals.clone()));
-        let watched = Watched { state: state.clone(), exchanges: exchanges.clone() };
-        // Ends when the link is dropped and the last confirm is in; so does the watch, with
-        // the connection's last handle.
-        tokio::spawn(publisher::run(channel, queue, watched, state.subscribe()));
+        let exchanges = Arc::new(Exchanges::new(refused.clone()));
+        let observer = LinkObserver { state: state.clone(), exchanges: exchanges.clone() };
+        // The publisher ends when the link is dropped and the last confirm has arrived; the watch ends with
+        // the connection.
+        tokio::spawn(publisher::run(channel, queue, observer, state.subscribe()));
         tokio::spawn(watch_events(connection.events_listener(), state.clone()));
         Ok(Self {
             connection,
             exchanges,
             requests,
             state,
-            left_behind: CancellationToken::new(),
+            replaced: CancellationToken::new(),
             overdue: AtomicUsize::new(0),
-            asked,
-            carried: AtomicUsize::new(0),
-            pulse: Pulse::new(),
+            round_trip,
+            unconfirmed_bytes: AtomicUsize::new(0),
+            liveness: Liveness::new(),
         })
     }
 
@@ -152,107 +168,113 @@ impl Link {
         self.state.borrow().clone()
     }
 
-    /// The largest frame of this connection, in bytes; 0 for no limit.
+    /// Returns the frame limit of this connection, in bytes; 0 for none.
     pub(super) fn frame_max(&self) -> u32 {
         self.connection.configuration().frame_max()
     }
 
-    pub(super) fn exchanges(&self) -> LookUp<'_> {
-        LookUp { exchanges: &self.exchanges, connection: &self.connection }
+    /// Makes sure that an exchange exists: see [`Exchanges::look_up`].
+    pub(super) async fn look_up(&self, exchange: &ShortString) -> Result<(), PublishError> {
+        self.exchanges.look_up(&self.connection, exchange).await
     }
 
-    /// A channel for one message to a target that was forbidden.
-    pub(super) async fn trial(&self) -> lapin::Result<Trial> {
-        Trial::open(&self.connection, self.exchanges.clone(), self.state.subscribe()).await
+    /// Returns whether [`look_up`](Self::look_up) would answer without a request.
+    pub(super) fn knows(&self, exchange: &ShortString) -> bool {
+        self.exchanges.knows(exchange)
     }
 
-    /// Gives a message to the publisher.
-    pub(super) fn hand_over(&self, request: Request) -> Result<(), ()> {
-        self.requests.send(request).map_err(|_| ())
+    /// Opens a channel for one message to a target that was forbidden.
+    pub(super) async fn open_trial_channel(&self) -> lapin::Result<TrialChannel> {
+        let state = self.state.subscribe();
+        TrialChannel::open(&self.connection, self.exchanges.clone(), state).await
     }
 
-    /// No further publish; those under way end now.
-    pub(super) fn retire(&self, why: SinkDown) {
-        go_down(&self.state, why);
-    }
-
-    /// Whether the broker answers on this connection.
+    /// Returns whether the broker answers on this connection.
     pub(super) async fn answers(&self, limit: Duration) -> bool {
-        let asking = async {
+        let request = async {
             let channel = self.connection.create_channel().await?;
             channel.close(200, "probed".into()).await
         };
-        matches!(tokio::time::timeout(limit, asking).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(limit, request).await, Ok(Ok(())))
     }
 
-    /// What an answer may take on this connection behind the payloads that are under way, if it is
-    /// sound: a line for a megabyte a second is slow, and no more than that.
-    pub(super) fn longest_answer(&self) -> Duration {
-        let carried = self.carried.load(Ordering::Relaxed);
-        let kilobytes = u32::try_from(carried >> 10).unwrap_or(u32::MAX);
-        self.asked.saturating_mul(4) + Duration::from_secs(1).saturating_mul(kilobytes) / 1024
+    /// Returns how long an answer may take behind the unconfirmed payloads, if the connection works: a line
+    /// for one megabyte per second is only slow.
+    pub(super) fn answer_limit(&self) -> Duration {
+        let bytes = self.unconfirmed_bytes.load(Ordering::Relaxed);
+        let kilobytes = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+        self.round_trip.saturating_mul(4) + Duration::from_secs(1).saturating_mul(kilobytes) / 1024
     }
 
-    /// Counts a payload of so many bytes that waits for its confirm, until the answer is dropped.
-    pub(super) fn count_payload(&self, bytes: usize) -> Counted<'_> {
-        Counted::new(&self.carried, bytes)
+    /// Counts a payload without a confirm until the returned value is dropped.
+    pub(super) fn count_payload(&self, bytes: usize) -> Summand<'_> {
+        Summand::new(&self.unconfirmed_bytes, bytes)
+    }
+
+    /// Counts a message without a confirm for long until the returned value is dropped.
+    pub(super) fn count_overdue(&self) -> Summand<'_> {
+        Summand::new(&self.overdue, 1)
+    }
+
+    /// Returns the number of messages without a confirm for long.
+    pub(super) fn overdue(&self) -> usize {
+        self.overdue.load(Ordering::Relaxed)
     }
 
     pub(super) fn status(&self) -> ConnectionStatus {
         self.connection.status().clone()
     }
 
-    /// Another link is in use: nothing is handed over to this one any more, and what waits on it is
-    /// waited for.
-    pub(super) fn leave_behind(&self) {
-        self.left_behind.cancel();
+    /// Marks that another link is in use: nothing more is sent on this one, and its messages keep their time
+    /// for a confirm.
+    pub(super) fn mark_replaced(&self) {
+        self.replaced.cancel();
     }
 
-    /// Counts a message that waits for its confirm for long, until the answer is dropped.
-    pub(super) fn count_overdue(&self) -> Counted<'_> {
-        Counted::new(&self.overdue, 1)
-    }
-
-    /// How many messages wait for their confirms for long.
-    pub(super) fn overdue(&self) -> usize {
-        self.overdue.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_left_behind(&self) -> bool {
-        self.left_behind.is_cancelled()
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.is_cancelled()
     }
 
     /// Resolves when another link is in use.
-    pub(super) async fn left_behind(&self) {
-        self.left_behind.cancelled().await;
+    pub(super) async fn replaced(&self) {
+        self.replaced.cancelled().await;
     }
 
-    /// Resolves while the broker has blocked the connection.
+    /// Resolves when the broker blocks the connection.
     pub(super) async fn blocked(&self) -> SinkDown {
         let mut state = self.state.subscribe();
         let blocked = state.wait_for(|state| matches!(state, LinkState::Blocked(_))).await;
         match blocked.as_deref() {
             Ok(LinkState::Blocked(down)) => down.clone(),
             // The sender lives in this link.
-            _ => SinkDown::new("connection lost"),
+            _ => SinkDown::new(CONNECTION_LOST),
         }
     }
 
-    /// Says goodbye to the broker.
+    /// Closes the connection gracefully.
     pub(super) async fn close(&self, limit: Duration) {
         go_down(&self.state, SinkDown::new("closed"));
-        // A broker that does not answer sees the connection end all the same.
+        // A broker that does not answer sees the end of the connection in any case.
         let _ = tokio::time::timeout(limit, self.connection.close(200, "OK".into())).await;
     }
 }
 
-fn go_down(state: &watch::Sender<LinkState>, why: SinkDown) {
+fn go_down(state: &watch::Sender<LinkState>, cause: SinkDown) {
+    change_state(state, LinkState::Down(cause), |state| !matches!(state, LinkState::Down(_)));
+}
+
+/// Changes the state if the present one allows it.
+fn change_state(
+    state: &watch::Sender<LinkState>,
+    new: LinkState,
+    is_allowed: impl FnOnce(&LinkState) -> bool,
+) {
     state.send_if_modified(|state| {
-        let was_down = matches!(state, LinkState::Down(_));
-        if !was_down {
-            *state = LinkState::Down(why);
+        let changes = is_allowed(state);
+        if changes {
+            *state = new;
         }
-        !was_down
+        changes
     });
 }
 
@@ -264,43 +286,32 @@ async fn watch_events(
     while let Some(event) = events.next().await {
         match event {
             Event::ConnectionBlocked(reason) => {
-                let why = format!("the broker has blocked the connection: {reason}");
-                state.send_if_modified(|state| {
-                    let was_up = *state == LinkState::Up;
-                    if was_up {
-                        *state = LinkState::Blocked(SinkDown::new(why));
-                    }
-                    was_up
-                });
+                let cause = format!("the broker has blocked the connection: {reason}");
+                let blocked = LinkState::Blocked(SinkDown::new(cause));
+                change_state(&state, blocked, |state| *state == LinkState::Up);
             }
             Event::ConnectionUnblocked => {
-                state.send_if_modified(|state| {
-                    let was_blocked = matches!(state, LinkState::Blocked(_));
-                    if was_blocked {
-                        *state = LinkState::Up;
-                    }
-                    was_blocked
-                });
+                change_state(&state, LinkState::Up, |state| matches!(state, LinkState::Blocked(_)));
             }
-            // Errors are of single channels too, and reach whoever waits on these.
+            // Errors of single channels are among them, and reach the callers that wait on these.
             _ => {}
         }
     }
-    go_down(&state, SinkDown::new("connection lost"));
+    go_down(&state, SinkDown::new(CONNECTION_LOST));
 }
 
-/// The publisher's view of its link.
-struct Watched {
+/// Applies what the publisher learns to its link.
+struct LinkObserver {
     state: watch::Sender<LinkState>,
     exchanges: Arc<Exchanges>,
 }
 
-impl Owner for Watched {
-    fn channel_lost(&self, why: SinkDown) {
-        go_down(&self.state, why);
+impl Observer for LinkObserver {
+    fn channel_lost(&self, cause: SinkDown) {
+        go_down(&self.state, cause);
     }
 
-    fn refused(&self, target: &Target, refusal: Refusal) {
-        self.exchanges.note(target, refusal);
+    fn target_refused(&self, target: &Target, refusal: Refusal) {
+        self.exchanges.note_refusal(target, refusal);
     }
 }

@@ -5,10 +5,9 @@ use postrider_relay::sink::SinkDown;
 /// Whether a link can be published on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
-    /// It can.
     Up,
-    /// The broker has asked for a pause (`connection.blocked`): memory or disk are short.
+    /// The broker requests a pause (`connection.blocked`): its memory or disk is short.
     Blocked(SinkDown),
-    /// It is gone, or must not be used again.
+    /// It is lost, or must not be used again.
     Down(SinkDown),
 }

@@ -1,7 +1,7 @@
-//! The one task that publishes on a link and collects its confirms.
+//! The task that publishes on a channel and collects its confirms.
 //!
-//! It is one task, since only so can a round of confirms be closed: every answer that was ready
-//! before another one is in the same round, or in one before ([`Returns`]).
+//! It is a single task, so that a round of confirms can be complete: every answer that was ready
+//! before another one is in the same round, or in an earlier one ([`ReturnMatcher`]).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -22,14 +22,14 @@ use postrider_store::failpoint;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::coop::unconstrained;
 
-use crate::rabbitmq::closure::{self, Refusal};
+use crate::rabbitmq::broker_error::{self, Refusal};
 use crate::rabbitmq::link_state::LinkState;
 use crate::rabbitmq::rendering::{Rendered, Target};
-use crate::rabbitmq::returns::Returns;
+use crate::rabbitmq::return_matcher::ReturnMatcher;
 
 type Reply = oneshot::Sender<Result<(), PublishError>>;
 
-/// One message to publish, and whom to tell.
+/// One message to publish, and where its outcome goes.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) rendered: Rendered,
@@ -37,27 +37,28 @@ pub(super) struct Request {
     pub(super) reply: Reply,
 }
 
-/// What the publisher tells its link.
-pub(super) trait Owner: Send + Sync + 'static {
-    /// The channel is gone.
-    fn channel_lost(&self, why: SinkDown);
-    /// The broker refuses what goes to this target.
-    fn refused(&self, target: &Target, refusal: Refusal);
+/// Receives what the publisher learns about its channel.
+pub(super) trait Observer: Send + Sync + 'static {
+    fn channel_lost(&self, cause: SinkDown);
+    fn target_refused(&self, target: &Target, refusal: Refusal);
 }
 
-/// How long the answers of a link that went down are waited for. If the broker closed the channel,
-/// the client library reports that for each of its messages within milliseconds.
-const LAST_WORDS: Duration = Duration::from_millis(250);
+/// How long the answers on a link that went down may take. If the broker closed the channel,
+/// `lapin` reports that for each of its messages within milliseconds.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How many publishes may stay unconfirmed after their callers gave up: each takes some hundred
-/// bytes for as long as the channel lives.
-const MAX_OWED: usize = 10_000;
+/// The limit of the publishes that stay unconfirmed after their callers gave up: each takes some hundred
+/// bytes as long as the channel lives.
+const MAX_ABANDONED_PUBLISHES: usize = 10_000;
+
+/// The limit of the requests that are received at a time.
+const MAX_BATCH_REQUESTS: usize = 256;
 
 type Publishing = Pin<Box<dyn Future<Output = Published> + Send>>;
 
 struct Published {
     outstanding: Outstanding,
-    answer: Answered,
+    answer: Answer,
 }
 
 struct Outstanding {
@@ -67,88 +68,87 @@ struct Outstanding {
     target: Target,
 }
 
-/// The latest publish of an id that is not answered.
+/// The latest publish of an id without an outcome.
 struct Unanswered {
     serial: u64,
     reply: Reply,
-    /// What waits behind the same id, since a return names nothing else.
-    behind: VecDeque<Request>,
+    /// The requests of the same id that wait for its outcome, since a return names only the id.
+    waiting: VecDeque<Request>,
 }
 
-enum Answered {
+enum Answer {
     NotSent(lapin::Error),
     Lost(lapin::Error),
     Acked(Option<Box<BasicReturnMessage>>),
     Nacked(Option<Box<BasicReturnMessage>>),
-    /// Not asked for: impossible on a channel in confirm mode, and no proof of anything.
-    Unconfirmed,
+    /// Impossible on a channel in confirm mode.
+    NotRequested,
 }
 
-impl From<Confirmation> for Answered {
+impl From<Confirmation> for Answer {
     fn from(confirmation: Confirmation) -> Self {
         match confirmation {
             Confirmation::Ack(returned) => Self::Acked(returned.map(Box::new)),
             Confirmation::Nack(returned) => Self::Nacked(returned.map(Box::new)),
-            Confirmation::NotRequested => Self::Unconfirmed,
+            Confirmation::NotRequested => Self::NotRequested,
         }
     }
 }
 
 struct Publisher<O> {
     channel: Channel,
-    owner: O,
+    observer: O,
     outstanding: FuturesUnordered<Publishing>,
     unanswered: HashMap<String, Unanswered>,
-    /// How many there have been.
+    /// The number of publishes so far.
     published: u64,
-    returns: Returns<Outstanding>,
-    /// Some message was lost with the channel: none of those that follow was alone on it.
-    lost: bool,
-    /// The link is down: nothing more is published.
-    ends: bool,
-    woken: Arc<Woken>,
+    returns: ReturnMatcher<Outstanding>,
+    /// Whether a message was lost with the channel: none of those that follow was the only one on it.
+    has_lost: bool,
+    /// Whether the link is down: nothing is published any more.
+    is_ending: bool,
+    wake_flag: Arc<WakeFlag>,
 }
 
-/// Whether there may be more that is ready: `FuturesUnordered` ends a poll early now and then,
-/// and wakes itself to say so.
+/// Whether more may be ready: `FuturesUnordered` sometimes ends a poll early, and wakes its task for the rest.
 #[derive(Debug, Default)]
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// Publishes requests until the link is dropped or goes down. When it goes down, all that is under
-/// way is answered. It is not dropped before: each caller that waits for an answer holds it.
-pub(super) async fn run<O: Owner>(
+/// Publishes requests until the link is dropped or goes down. When it goes down, every request is answered. It is
+/// not dropped before: each caller that waits for an answer holds it.
+pub(super) async fn run<O: Observer>(
     channel: Channel,
     mut requests: mpsc::UnboundedReceiver<Request>,
-    owner: O,
+    observer: O,
     mut link: watch::Receiver<LinkState>,
 ) {
     let mut publisher = Publisher {
         channel,
-        owner,
+        observer,
         outstanding: FuturesUnordered::new(),
         unanswered: HashMap::new(),
         published: 0,
-        returns: Returns::default(),
-        lost: false,
-        ends: false,
-        woken: Arc::default(),
+        returns: ReturnMatcher::default(),
+        has_lost: false,
+        is_ending: false,
+        wake_flag: Arc::default(),
     };
     let mut batch = Vec::new();
     let down = loop {
         tokio::select! {
-            count = requests.recv_many(&mut batch, 256) => {
+            count = requests.recv_many(&mut batch, MAX_BATCH_REQUESTS) => {
                 if count == 0 {
                     return;
                 }
                 batch.drain(..).for_each(|request| publisher.accept(request));
             }
-            Some(first) = publisher.outstanding.next() => publisher.round(first),
+            Some(first) = publisher.outstanding.next() => publisher.process_round(first),
             state = link.wait_for(|state| matches!(state, LinkState::Down(_))) => {
                 break match state.as_deref() {
                     Ok(LinkState::Down(down)) => down.clone(),
@@ -160,46 +160,45 @@ pub(super) async fn run<O: Owner>(
     publisher.end(down, requests).await;
 }
 
-impl<O: Owner> Publisher<O> {
+impl<O: Observer> Publisher<O> {
     fn accept(&mut self, request: Request) {
         match self.unanswered.get_mut(&request.rendered.id) {
-            Some(before) if !before.reply.is_closed() => before.behind.push_back(request),
-            // No caller waits for an earlier one, if there is any: it may never be confirmed.
+            Some(earlier) if !earlier.reply.is_closed() => earlier.waiting.push_back(request),
+            // No caller waits for an earlier one, if there is one: it may never be confirmed.
             _ => self.publish(request),
         }
     }
 
-    /// Answers all that is under way.
+    /// Answers every request.
     async fn end(mut self, down: SinkDown, mut requests: mpsc::UnboundedReceiver<Request>) {
-        self.ends = true;
+        self.is_ending = true;
         requests.close();
         while let Ok(request) = requests.try_recv() {
-            let _ = request.reply.send(Err(PublishError::new(PublishFailure::SinkDown, &down)));
+            refuse(request, &down);
         }
-        let last_words = async {
+        let last_answers = async {
             while let Some(first) = self.outstanding.next().await {
-                self.round(first);
+                self.process_round(first);
             }
         };
-        let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
-        for (_, Unanswered { reply, behind, .. }) in self.unanswered.drain() {
+        let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, last_answers).await;
+        for (_, Unanswered { reply, waiting, .. }) in self.unanswered.drain() {
             let _ = reply.send(Err(PublishError::new(PublishFailure::Indeterminate, &down)));
-            for request in behind {
-                let _ = request.reply.send(Err(PublishError::new(PublishFailure::SinkDown, &down)));
-            }
+            waiting.into_iter().for_each(|request| refuse(request, &down));
         }
     }
 
-    /// Gives the link up when it owes too many confirms for which no caller waits.
-    fn limit_owed(&self) {
-        if self.outstanding.len() <= MAX_OWED || !self.published.is_multiple_of(1_024) {
+    /// Ends the link when too many publishes stay unconfirmed for which no caller waits.
+    fn limit_abandoned(&self) {
+        let count = self.outstanding.len();
+        if count <= MAX_ABANDONED_PUBLISHES || !self.published.is_multiple_of(1_024) {
             return;
         }
-        let waited_for = self.unanswered.values().filter(|one| !one.reply.is_closed()).count();
-        let owed = self.outstanding.len() - waited_for.min(self.outstanding.len());
-        if owed > MAX_OWED {
-            let why = format!("the broker has left {owed} messages without a confirm");
-            self.owner.channel_lost(SinkDown::new(why));
+        let awaited = self.unanswered.values().filter(|one| !one.reply.is_closed()).count();
+        let abandoned = count.saturating_sub(awaited);
+        if abandoned > MAX_ABANDONED_PUBLISHES {
+            let cause = format!("the broker has left {abandoned} messages without a confirm");
+            self.observer.channel_lost(SinkDown::new(cause));
         }
     }
 
@@ -209,41 +208,41 @@ impl<O: Owner> Publisher<O> {
         self.published += 1;
         let serial = self.published;
         match self.unanswered.entry(id.clone()) {
-            Entry::Occupied(mut before) => {
-                let before = before.get_mut();
-                (before.serial, before.reply) = (serial, reply);
-                self.returns.give_up(&id);
+            Entry::Occupied(mut earlier) => {
+                let earlier = earlier.get_mut();
+                (earlier.serial, earlier.reply) = (serial, reply);
+                self.returns.abandon(&id);
             }
-            Entry::Vacant(slot) => {
-                slot.insert(Unanswered { serial, reply, behind: VecDeque::new() });
+            Entry::Vacant(entry) => {
+                entry.insert(Unanswered { serial, reply, waiting: VecDeque::new() });
             }
         }
-        self.limit_owed();
+        self.limit_abandoned();
         let outstanding = Outstanding { id, serial, target: target.clone() };
         let channel = self.channel.clone();
         let mut publishing: Publishing = Box::pin(unconstrained(async move {
             let options = BasicPublishOptions { mandatory, ..Default::default() };
-            let connected = channel.status().connected();
+            let was_connected = channel.status().connected();
             let Target { exchange, routing_key } = target;
             let sent =
                 channel.basic_publish(exchange, routing_key, options, &payload, properties).await;
-            // It may be long until the confirm.
+            // The confirm may take long.
             drop(payload);
             let answer = match sent {
                 Ok(confirm) => {
                     failpoint::hit("sink::after_handover");
                     match confirm.await {
-                        Ok(confirmation) => Answered::from(confirmation),
-                        Err(error) => Answered::Lost(error),
+                        Ok(confirmation) => Answer::from(confirmation),
+                        Err(error) => Answer::Lost(error),
                     }
                 }
-                // Whether it was on its way is not known.
-                Err(error) if connected => Answered::Lost(error),
-                Err(error) => Answered::NotSent(error),
+                // It may have been sent.
+                Err(error) if was_connected => Answer::Lost(error),
+                Err(error) => Answer::NotSent(error),
             };
             Published { outstanding, answer }
         }));
-        // The first poll hands it to the channel: here, since the set would poll the last one first.
+        // The first poll sends it: in order here, while the set would begin with the last one.
         let mut context = Context::from_waker(Waker::noop());
         match publishing.as_mut().poll(&mut context) {
             Poll::Ready(published) => self.outstanding.push(Box::pin(ready(published))),
@@ -251,131 +250,138 @@ impl<O: Owner> Publisher<O> {
         }
     }
 
-    /// Notes everything that is ready now, and answers what is certain.
-    fn round(&mut self, first: Published) {
-        let mut clear = false;
+    /// Notes every answer that is ready now, and replies to the requests whose outcome is certain.
+    fn process_round(&mut self, first: Published) {
+        let mut has_clear = false;
         let mut next = Some(first);
         while let Some(published) = next {
-            clear |= self.note(published);
+            has_clear |= self.note(published);
             next = self.next_ready();
         }
-        let idle = self.outstanding.is_empty();
-        for answer in self.returns.end_round(clear, idle) {
-            let result = match answer.returned {
+        let is_idle = self.outstanding.is_empty();
+        for outcome in self.returns.end_round(has_clear, is_idle) {
+            let result = match outcome.returned {
                 None => Ok(()),
-                Some(words) => Err(PublishError::new(PublishFailure::Retryable, words)),
+                Some(detail) => Err(PublishError::new(PublishFailure::Retryable, detail)),
             };
-            self.answer(answer.of, result);
+            self.reply(outcome.message, result);
         }
     }
 
-    /// Tells the outcome, and publishes what waited behind the same id: not before, since a
-    /// return that is still to come would then be either's.
-    fn answer(&mut self, outstanding: Outstanding, result: Result<(), PublishError>) {
+    /// Replies to a request, and publishes the next one of the same id: not before, since a return of the
+    /// earlier one could count for it.
+    fn reply(&mut self, outstanding: Outstanding, result: Result<(), PublishError>) {
         let Outstanding { id, serial, .. } = outstanding;
         if !self.is_latest(&id, serial) {
             return;
         }
-        let Some(Unanswered { reply, mut behind, .. }) = self.unanswered.remove(&id) else {
+        let Some(Unanswered { reply, mut waiting, .. }) = self.unanswered.remove(&id) else {
             return;
         };
-        // The publish that waited may have timed out.
+        // The callers of this one and of the next ones may have timed out.
         let _ = reply.send(result);
-        // So may those behind it.
-        behind.retain(|request| !request.reply.is_closed());
-        if self.ends {
-            for request in behind {
-                let error = PublishError::new(PublishFailure::SinkDown, "the link is down");
-                let _ = request.reply.send(Err(error));
-            }
-        } else if let Some(next) = behind.pop_front() {
+        waiting.retain(|request| !request.reply.is_closed());
+        if self.is_ending {
+            let down = SinkDown::new("the link is down");
+            waiting.into_iter().for_each(|request| refuse(request, &down));
+        } else if let Some(next) = waiting.pop_front() {
             self.publish(next);
             if let Some(unanswered) = self.unanswered.get_mut(&id) {
-                unanswered.behind = behind;
+                unanswered.waiting = waiting;
             }
         }
     }
 
-    /// Whether no later message of the same id is under way.
+    /// Returns whether no later publish of the same id is outstanding.
     fn is_latest(&self, id: &str, serial: u64) -> bool {
         self.unanswered.get(id).is_some_and(|unanswered| unanswered.serial == serial)
     }
 
-    /// One more that is ready; `None` when none was at a time after the last one.
+    /// Returns another publish with an answer; `None` if none was ready at a time after the last one.
     fn next_ready(&mut self) -> Option<Published> {
-        let waker = Waker::from(self.woken.clone());
+        let waker = Waker::from(self.wake_flag.clone());
         let mut context = Context::from_waker(&waker);
         loop {
-            self.woken.0.store(false, Ordering::Release);
+            self.wake_flag.0.store(false, Ordering::Release);
             match self.outstanding.poll_next_unpin(&mut context) {
                 Poll::Ready(published) => return published,
-                Poll::Pending if self.woken.0.load(Ordering::Acquire) => {}
+                Poll::Pending if self.wake_flag.0.load(Ordering::Acquire) => {}
                 Poll::Pending => return None,
             }
         }
     }
 
-    /// Notes one answer; true where it shows that no return was waiting.
+    /// Notes one answer. Returns whether it is clear: it shows that no return was waiting.
     fn note(&mut self, published: Published) -> bool {
         let Published { outstanding, answer } = published;
         match answer {
-            Answered::Acked(returned) => {
-                let clear = self.note_return(returned);
+            Answer::Acked(returned) => {
+                let is_clear = self.note_return(returned);
                 if self.is_latest(&outstanding.id, outstanding.serial) {
-                    self.returns.note_confirm(outstanding.id.clone(), outstanding, clear);
+                    self.returns.note_confirm(outstanding.id.clone(), outstanding, is_clear);
                 }
-                clear
+                is_clear
             }
-            Answered::Nacked(returned) => {
-                let clear = self.note_return(returned);
+            Answer::Nacked(returned) => {
+                let is_clear = self.note_return(returned);
                 if self.is_latest(&outstanding.id, outstanding.serial) {
                     self.returns.forget(&outstanding.id);
                 }
                 let detail = "the broker refused it (basic.nack)";
-                self.answer(outstanding, Err(PublishError::new(PublishFailure::Retryable, detail)));
-                clear
+                self.reply(outstanding, Err(PublishError::new(PublishFailure::Retryable, detail)));
+                is_clear
             }
-            Answered::Unconfirmed => {
+            Answer::NotRequested => {
                 let detail = "the channel gives no confirms";
-                self.answer(
-                    outstanding,
-                    Err(PublishError::new(PublishFailure::Indeterminate, detail)),
-                );
+                let error = PublishError::new(PublishFailure::Indeterminate, detail);
+                self.reply(outstanding, Err(error));
                 false
             }
-            Answered::NotSent(error) => {
-                self.owner.channel_lost(SinkDown::new(format!("the channel is gone: {error}")));
-                self.answer(outstanding, Err(PublishError::new(PublishFailure::SinkDown, error)));
+            Answer::NotSent(error) => {
+                self.observer.channel_lost(channel_closed(&error));
+                self.reply(outstanding, Err(PublishError::new(PublishFailure::SinkDown, error)));
                 false
             }
-            Answered::Lost(error) => {
-                self.owner.channel_lost(SinkDown::new(format!("the channel is gone: {error}")));
-                // The last to be noted is not the only one that there was.
-                let only = !self.lost && self.outstanding.is_empty();
-                self.lost = true;
-                let (judged, refusal) = closure::judge(&error, &outstanding.target, only);
+            Answer::Lost(error) => {
+                self.observer.channel_lost(channel_closed(&error));
+                // The last one to be noted was not the only one.
+                let is_only = !self.has_lost && self.outstanding.is_empty();
+                self.has_lost = true;
+                let (publish_error, refusal) =
+                    broker_error::publish_error(&error, &outstanding.target, is_only);
                 if let Some(refusal) = refusal {
-                    self.owner.refused(&outstanding.target, refusal);
+                    self.observer.target_refused(&outstanding.target, refusal);
                 }
                 self.returns.forget(&outstanding.id);
-                self.answer(outstanding, Err(judged));
+                self.reply(outstanding, Err(publish_error));
                 false
             }
         }
     }
 
+    /// Notes the return that came with an answer. Returns whether there was none.
     fn note_return(&mut self, returned: Option<Box<BasicReturnMessage>>) -> bool {
         let Some(returned) = returned else { return true };
         let id = returned.delivery.properties.message_id().as_ref();
         let id = id.map(|id| id.to_string()).unwrap_or_default();
-        let words = format!(
+        let detail = format!(
             "no queue takes it (basic.return {} {}, exchange {:?}, routing key {:?})",
             returned.reply_code,
             returned.reply_text,
             returned.delivery.exchange.as_str(),
             returned.delivery.routing_key.as_str(),
         );
-        self.returns.note_return(id, words);
+        self.returns.note_return(id, detail);
         false
     }
+}
+
+/// Replies to a request that was not published.
+fn refuse(request: Request, down: &SinkDown) {
+    // Its caller may have timed out.
+    let _ = request.reply.send(Err(down.clone().into()));
+}
+
+fn channel_closed(error: &lapin::Error) -> SinkDown {
+    SinkDown::new(format!("the channel is closed: {error}"))
 }

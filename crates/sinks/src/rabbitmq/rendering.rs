@@ -12,24 +12,24 @@ use crate::cloud_events;
 /// `delivery_mode` of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
-/// What AMQP's short strings hold at most, in bytes.
-const SHORT: usize = 255;
+/// AMQP's limit for a short string.
+const MAX_SHORT_STRING_BYTES: usize = 255;
 
-/// What a header frame holds beside the table of headers: its own framing and the other
-/// properties, seven short strings at their longest.
-const BESIDE_HEADERS: usize = 8 + 14 + 7 * (SHORT + 1) + 16;
+/// The most that a header frame has in addition to the table of headers: its own framing and the other
+/// properties, among them seven short strings.
+const MAX_OTHER_HEADER_FRAME_BYTES: usize = 8 + 14 + 7 * (MAX_SHORT_STRING_BYTES + 1) + 16;
 
-/// Headers for which RabbitMQ closes the channel where they are no lists.
-const SELECTORS: [&str; 2] = ["CC", "BCC"];
+/// Headers of sender-selected distribution. RabbitMQ closes the channel if their values are not lists.
+const SELECTOR_HEADERS: [&str; 2] = ["CC", "BCC"];
 
-/// Where a message goes.
+/// The exchange and routing key of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) exchange: ShortString,
     pub(super) routing_key: ShortString,
 }
 
-/// A message ready for the wire.
+/// A message as AMQP has it.
 pub(super) struct Rendered {
     pub(super) id: String,
     pub(super) target: Target,
@@ -37,7 +37,7 @@ pub(super) struct Rendered {
     pub(super) payload: Vec<u8>,
 }
 
-/// Without the payload, as [`Message`] has it.
+/// Omits the payload, like [`Message`].
 impl fmt::Debug for Rendered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rendered").field("id", &self.id).finish_non_exhaustive()
@@ -48,18 +48,14 @@ impl fmt::Debug for Rendered {
 ///
 /// # Errors
 ///
-/// [`PublishFailure::Rejected`] where a limit of AMQP is exceeded: 255 bytes in a short string,
-/// `frame_max` (of this connection; 0 means none) in the headers. Or where it can be no CloudEvent
-/// that is to be one.
+/// [`PublishFailure::Rejected`] if it exceeds a limit of AMQP: 255 bytes in a short string,
+/// `frame_max` (of this connection; 0 means none) in the headers. Or if it must be a CloudEvent and cannot.
 pub(super) fn render(
     message: Message,
     event_prefix: Option<&str>,
     frame_max: u32,
 ) -> Result<Rendered, PublishError> {
-    let attributes = event_prefix
-        .map(|prefix| cloud_events::attributes(prefix, &message))
-        .transpose()?
-        .unwrap_or_default();
+    let attributes = cloud_events::attributes(event_prefix, &message)?;
     let Message {
         id,
         key,
@@ -76,10 +72,10 @@ pub(super) fn render(
     let mut table = FieldTable::default();
     let mut size = 4;
     for (name, value) in headers {
-        if SELECTORS.contains(&name.as_str()) {
+        if SELECTOR_HEADERS.contains(&name.as_str()) {
             let detail = format!(
-                "its header {name:?} is RabbitMQ's own (sender-selected distribution), and is to \
-                 be a list, which no header of a record can be"
+                "its header {name:?} is RabbitMQ's own (sender-selected distribution), and must be a \
+                 list, which no header of a record can be"
             );
             return Err(PublishError::new(PublishFailure::Rejected, detail));
         }
@@ -87,7 +83,7 @@ pub(super) fn render(
         size += entry_size(&name, &value);
         table.insert(header_name(name)?, value);
     }
-    // Behind the record's own: ours win over headers of the same name.
+    // They replace the record's own of the same name.
     let ours = [("message-key", key), ("tenant-id", tenant_id)];
     let ours = ours.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     for (name, value) in ours.chain(attributes) {
@@ -95,7 +91,7 @@ pub(super) fn render(
         size += entry_size(&name, &value);
         table.insert(header_name(name)?, value);
     }
-    if frame_max > 0 && size + BESIDE_HEADERS > frame_max as usize {
+    if frame_max > 0 && size + MAX_OTHER_HEADER_FRAME_BYTES > frame_max as usize {
         let detail = format!(
             "its headers take {size} bytes, more than fits into a frame of {frame_max} bytes"
         );
@@ -114,15 +110,15 @@ pub(super) fn render(
     Ok(Rendered { id, target, properties, payload })
 }
 
-/// An address as AMQP has it.
+/// Converts an address to AMQP's types.
 ///
 /// # Errors
 ///
-/// [`PublishFailure::Rejected`] where it cannot have it.
+/// [`PublishFailure::Rejected`] if AMQP, or RabbitMQ, does not allow it.
 pub(super) fn target(address: Address) -> Result<Target, PublishError> {
     let exchange = short("exchange name", address.destination)?;
     if exchange.as_str().contains(['\r', '\n']) {
-        // RabbitMQ leaves them out where one is declared or looked up, but not in a publish.
+        // RabbitMQ removes them from a declaration and a look-up, but not from a publish.
         let detail = format!("its exchange name {:?} contains a line break", exchange.as_str());
         return Err(PublishError::new(PublishFailure::Rejected, detail));
     }
@@ -130,10 +126,15 @@ pub(super) fn target(address: Address) -> Result<Target, PublishError> {
     Ok(Target { exchange, routing_key })
 }
 
+/// Converts a text to a short string.
+///
+/// # Errors
+///
+/// [`PublishFailure::Rejected`] if it is too long.
 pub(super) fn short(what: &str, text: String) -> Result<ShortString, PublishError> {
     let length = text.len();
     ShortString::try_new(text).map_err(|_| {
-        let detail = format!("its {what} has {length} bytes, AMQP allows {SHORT}");
+        let detail = format!("its {what} has {length} bytes, AMQP allows {MAX_SHORT_STRING_BYTES}");
         PublishError::new(PublishFailure::Rejected, detail)
     })
 }
@@ -142,7 +143,7 @@ fn header_name(name: String) -> Result<ShortString, PublishError> {
     short("header name", name)
 }
 
-/// AMQP counts seconds from the epoch and knows nothing before it.
+/// Returns the seconds since the epoch; `None` for an earlier time, which AMQP cannot express.
 fn seconds(time: SystemTime) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
@@ -155,14 +156,14 @@ fn amqp_value(value: HeaderValue) -> AMQPValue {
         HeaderValue::Int64(value) => AMQPValue::LongLongInt(value),
         HeaderValue::Double(value) if value.is_finite() => AMQPValue::Double(value),
         HeaderValue::Bool(value) => AMQPValue::Boolean(value),
-        // Before 1970 there is no AMQP timestamp; the text says the same.
+        // An earlier date has no AMQP timestamp, and becomes text.
         HeaderValue::Date(millis @ 0..) => AMQPValue::Timestamp(millis.unsigned_abs() / 1_000),
         HeaderValue::Binary(bytes) => AMQPValue::ByteArray(bytes.into()),
         other => other.text().map_or(AMQPValue::Void, text),
     }
 }
 
-/// Bytes of one entry of a table: name, type, value.
+/// Returns the size of a table's entry in bytes: name, type, value.
 fn entry_size(name: &str, value: &AMQPValue) -> usize {
     let value = match value {
         AMQPValue::LongString(text) => 4 + text.as_bytes().len(),
@@ -177,35 +178,22 @@ fn entry_size(name: &str, value: &AMQPValue) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use postrider_relay::sink::Address;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::arbitrary;
+    use crate::arbitrary::{self, plain_message};
 
-    fn message() -> Message {
-        Message {
-            is_urgent: false,
-            id: "m-1".into(),
-            key: Some("k".into()),
-            kind: "OrderCreated".into(),
-            content_type: "application/json".into(),
-            payload: Some(b"{}".to_vec()),
-            headers: Vec::new(),
-            tenant_id: Some("t".into()),
-            timestamp: Some(UNIX_EPOCH + std::time::Duration::from_millis(12_345)),
-            source: None,
-            address: Address { destination: "x".into(), key: Some("rk".into()) },
-        }
-    }
+    const FRAME_MAX: u32 = 131_072;
 
     fn headers(rendered: &Rendered) -> &FieldTable {
         rendered.properties.headers().as_ref().unwrap()
     }
 
     #[test]
-    fn a_message_carries_the_properties_of_the_contract() {
-        let rendered = render(message(), None, 131_072).unwrap();
+    fn message_has_the_documented_properties() {
+        let address = Address { destination: "x".into(), key: Some("rk".into()) };
+
+        let rendered = render(Message { address, ..plain_message() }, None, FRAME_MAX).unwrap();
 
         let properties = &rendered.properties;
         assert_eq!(properties.delivery_mode(), &Some(2));
@@ -219,10 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn our_own_headers_win_over_the_records() {
+    fn own_headers_replace_those_of_the_record() {
         let own = ("tenant-id".to_owned(), HeaderValue::String("forged".into()));
 
-        let rendered = render(Message { headers: vec![own], ..message() }, None, 131_072).unwrap();
+        let rendered =
+            render(Message { headers: vec![own], ..plain_message() }, None, FRAME_MAX).unwrap();
 
         let tenant = &headers(&rendered).inner()["tenant-id"];
         assert_eq!(tenant, &AMQPValue::LongString("t".into()));
@@ -247,18 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn what_amqp_cannot_carry_is_refused_by_name() {
+    fn too_long_text_is_rejected_by_its_name() {
         let long = "x".repeat(256);
         let address = Address { destination: String::new(), key: Some(long.clone()) };
         let header = (long.clone(), HeaderValue::Null);
         for (message, word) in [
-            (Message { address, ..message() }, "routing key"),
-            (Message { kind: long.clone(), ..message() }, "type"),
-            (Message { id: long.clone(), ..message() }, "message id"),
-            (Message { content_type: long, ..message() }, "content type"),
-            (Message { headers: vec![header], ..message() }, "header name"),
+            (Message { address, ..plain_message() }, "routing key"),
+            (Message { kind: long.clone(), ..plain_message() }, "type"),
+            (Message { id: long.clone(), ..plain_message() }, "message id"),
+            (Message { content_type: long, ..plain_message() }, "content type"),
+            (Message { headers: vec![header], ..plain_message() }, "header name"),
         ] {
-            let error = render(message, None, 131_072).unwrap_err();
+            let error = render(message, None, FRAME_MAX).unwrap_err();
 
             assert_eq!(error.failure, PublishFailure::Rejected);
             assert!(error.detail.contains(word), "{error}");
@@ -266,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn headers_beyond_the_frame_are_refused() {
+    fn headers_above_the_frame_limit_are_rejected() {
         let header = ("h".to_owned(), HeaderValue::String("x".repeat(4_096)));
-        let message = Message { headers: vec![header], ..message() };
+        let message = Message { headers: vec![header], ..plain_message() };
 
         assert!(render(message.clone(), None, 8_192).is_ok());
         assert_eq!(render(message, None, 4_096).unwrap_err().failure, PublishFailure::Rejected);
@@ -301,12 +290,14 @@ mod tests {
 
             let size = header_frame(&rendered.properties);
             prop_assert!(size <= frame_max as usize, "{} bytes", size);
-            prop_assert!(rendered.target.routing_key.as_str().len() <= SHORT);
-            prop_assert!(rendered.target.exchange.as_str().len() <= SHORT);
+            prop_assert!(rendered.target.routing_key.as_str().len() <= MAX_SHORT_STRING_BYTES);
+            prop_assert!(rendered.target.exchange.as_str().len() <= MAX_SHORT_STRING_BYTES);
             prop_assert_eq!(&rendered.id, &message.id);
             let table = headers(&rendered);
             for name in table.inner().keys() {
-                prop_assert!(name.as_str().len() <= SHORT && !SELECTORS.contains(&name.as_str()));
+                let name = name.as_str();
+                prop_assert!(name.len() <= MAX_SHORT_STRING_BYTES);
+                prop_assert!(!SELECTOR_HEADERS.contains(&name));
             }
             let tenant = message.tenant_id.map(|tenant| AMQPValue::LongString(tenant.into()));
             prop_assert!(tenant.is_none() || table.inner().get("tenant-id") == tenant.as_ref());

@@ -1,92 +1,94 @@
-//! Another connection in place of one on which the broker says nothing, though it takes new ones.
+//! Replaces a connection on which the broker does not answer, although it accepts new ones.
 //!
 //! RabbitMQ reads nothing more from a connection once a quorum queue that does not confirm (more than
-//! 32 messages) has held up its channel for some 400 messages, whatever their queues. So the sink
-//! opens another connection for what follows, and leaves the old one to what waits for a confirm
-//! there: as a rule the broker reads on after a while, and a message that was sent again meanwhile
-//! would be there twice. Where a queue fills slowly enough it does so in time, when half as many
-//! messages are overdue while others are confirmed at once: then nothing else is caught on the old
+//! 32 messages) has blocked its channel for some 400 messages, whatever their queues. So the sink
+//! opens another connection for the next messages, and keeps the old one for those that wait for a confirm
+//! there: mostly the broker reads on after a while, and a message that was sent again meanwhile
+//! would be in its queue twice. If a queue fills slowly enough, the sink does so in time, when half as many
+//! messages are overdue while others are confirmed promptly: then no other message is caught on the old
 //! connection.
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::info;
 
-use crate::config::SinkConfig as _;
 use crate::rabbitmq::RabbitMq;
-use crate::rabbitmq::config::RabbitMqSettings;
-use crate::rabbitmq::left_behind::{BURDEN, LeftBehind, OPENING, SILENCE};
 use crate::rabbitmq::link::Link;
+use crate::rabbitmq::replaced_links::{Cause, MAX_OVERDUE_MESSAGES, OPEN_TIMEOUT, SILENCE_LIMIT};
 
 impl RabbitMq {
-    pub(super) fn left_behind(&self) -> MutexGuard<'_, LeftBehind> {
-        self.left_behind.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Opens another connection should the broker say nothing on this one, or be about to. Kept up by
-    /// each publish that waits for its confirm.
+    /// Opens another connection if the broker does not answer on this one, or will stop to. Runs with each
+    /// publish that waits for its confirm.
     pub(super) async fn watch(&self, link: &Link) -> Infallible {
-        if !self.replaces {
+        if !self.replaces_links {
             return pending().await;
         }
         let mut waited = Duration::ZERO;
         let mut overdue = None;
-        while !link.is_left_behind() {
-            tokio::time::sleep(SILENCE).await;
-            waited += SILENCE;
-            if waited > SILENCE {
+        while !link.is_replaced() {
+            tokio::time::sleep(SILENCE_LIMIT).await;
+            waited += SILENCE_LIMIT;
+            if waited > SILENCE_LIMIT {
                 overdue.get_or_insert_with(|| link.count_overdue());
             }
-            let is_quiet = !link.pulse.heard_within(SILENCE);
-            let is_burdened = || link.overdue() >= BURDEN && link.pulse.quick_within(SILENCE);
-            // What trickles in may be the confirms of a queue that holds all others up.
-            let is_doubted = is_quiet || link.overdue() >= BURDEN;
-            if !is_doubted || !self.left_behind().may_ask(is_burdened()) {
+            let is_silent = || !link.liveness.has_replied_within(SILENCE_LIMIT);
+            let has_overdue = || link.overdue() >= MAX_OVERDUE_MESSAGES;
+            let is_overdue =
+                || has_overdue() && link.liveness.has_confirmed_promptly_within(SILENCE_LIMIT);
+            // A few confirms may be those of a queue that delays all others.
+            let is_doubtful = is_silent() || has_overdue();
+            if !is_doubtful || !self.replaced_links.lock().may_ping(is_overdue()) {
                 continue;
             }
-            // One at a time, and none while the sink connects anyway.
-            let Ok(_opening) = self.opening.try_lock() else { continue };
-            self.left_behind().asked = Some(Instant::now());
-            let is_silent = !link.answers(link.longest_answer().max(SILENCE)).await;
-            if !is_silent {
-                link.pulse.beat();
+            // One attempt at a time, and none while the sink connects anyway.
+            let Ok(_opening) = self.link.opening.try_lock() else { continue };
+            self.replaced_links.lock().last_ping = Some(Instant::now());
+            let cause = if !link.answers(link.answer_limit().max(SILENCE_LIMIT)).await {
+                Cause::Unresponsive
+            } else {
+                link.liveness.note_reply();
+                if !is_overdue() {
+                    continue;
+                }
+                Cause::Overdue
+            };
+            {
+                let mut replaced_links = self.replaced_links.lock();
+                if !replaced_links.may_replace(cause) {
+                    continue;
+                }
+                replaced_links.note_attempt(cause);
             }
-            let is_wanted = is_silent || is_burdened();
-            if !is_wanted || !self.left_behind().may_replace(is_silent) {
-                continue;
-            }
-            self.left_behind().note_try(is_silent);
-            // What an operator declared is there, and a broker without a majority may not say so.
-            let own = self.settings.own.clone().without_declarations();
-            let settings = RabbitMqSettings { own, ..self.settings.clone() };
-            let opening = tokio::time::timeout(OPENING, Link::open(&settings, &self.refusals));
-            let Ok(Ok(other)) = opening.await else { continue };
-            // It may have been a pause of the broker, or of this process.
-            let is_quiet = is_silent && !link.pulse.heard_within(SILENCE);
-            if is_quiet || link.overdue() >= BURDEN {
-                self.replace(link, other, is_silent);
+            // The declared topology exists, and a broker without a majority may not confirm that.
+            let settings = self.settings.without_declarations();
+            let opening = Link::open(&settings, &self.refused);
+            let Ok(Ok(other)) = tokio::time::timeout(OPEN_TIMEOUT, opening).await else { continue };
+            // The broker, or this process, may only have paused.
+            if cause == Cause::Unresponsive && is_silent() || has_overdue() {
+                self.replace(link, other, cause);
             }
         }
         pending().await
     }
 
-    fn replace(&self, link: &Link, other: Link, is_silent: bool) {
-        // Kept until all is noted, lest a close comes in between.
-        let mut left_behind = self.left_behind();
+    fn replace(&self, link: &Link, other: Link, cause: Cause) {
+        // Locked until everything is noted, so that a close does not come in between.
+        let mut replaced_links = self.replaced_links.lock();
         let Some(link) = self.link.replace(link, other) else { return };
-        if is_silent {
-            // What is begun from here on goes over the other one.
-            left_behind.silent_at = Some(Instant::now());
-        }
-        link.leave_behind();
-        left_behind.links.push((Arc::downgrade(&link), link.status()));
-        let cause = match is_silent {
-            true => "the broker says nothing on the connection",
-            false => "messages wait for their confirms while others are confirmed at once",
+        let text = match cause {
+            Cause::Unresponsive => {
+                // Later publishes use the other link.
+                replaced_links.unresponsive_replaced_at = Some(Instant::now());
+                "the broker says nothing on the connection"
+            }
+            Cause::Overdue => "messages wait for their confirms while others are confirmed at once",
         };
-        info!(sink = %self.settings.name, cause, "another connection is opened for what follows");
+        link.mark_replaced();
+        replaced_links.links.push((Arc::downgrade(&link), link.status()));
+        let sink = &self.settings.name;
+        info!(%sink, cause = text, "another connection is opened for what follows");
     }
 }

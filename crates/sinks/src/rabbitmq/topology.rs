@@ -1,100 +1,74 @@
-//! Exchanges, queues and bindings that an operator declared: made where they are absent, and
+//! Creates the exchanges, queues and bindings that an operator declared, if they are absent. Existing ones are
 //! never altered.
 //!
-//! What is there is looked up passively, and taken as it is: an active declaration of something
-//! that differs in one argument would be an error, and close the channel.
+//! They are looked up passively first: an active declaration that differs from the existing one in an argument
+//! is an error, and closes the channel.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
-use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{Connection, ExchangeKind};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use lapin::{Channel, Connection, ExchangeKind};
 use postrider_outbox::ids::SinkName;
 use postrider_relay::sink::SinkDown;
 use toml::{Table, Value};
 use tracing::info;
 
-use crate::rabbitmq::closure::{self, NOT_FOUND};
-use crate::rabbitmq::config::{Declare, Exchange, Queue, QueueKind};
+use crate::rabbitmq::broker_error::{self, NOT_FOUND};
+use crate::rabbitmq::config::{Binding, DeclaredTopology, Exchange, Queue, QueueKind};
+use crate::rabbitmq::exchanges;
 
-/// Makes what is absent, on channels of its own. (The configuration has seen to it that each
-/// name fits AMQP.)
+/// Creates what is absent, on channels of its own. (The configuration is validated: each name fits AMQP.)
 ///
 /// # Errors
 ///
-/// The first that could not be made, and the broker's words.
+/// The first that cannot be created, and the broker's reply.
 pub(super) async fn declare(
     connection: &Connection,
     sink: &SinkName,
-    declared: &Declare,
+    declared: &DeclaredTopology,
 ) -> Result<(), SinkDown> {
     for exchange in &declared.exchanges {
-        let what = || format!("exchange {:?}", exchange.name);
-        if is_there(connection, Find::Exchange(&exchange.name)).await.map_err(failed(what()))? {
-            continue;
+        let failed = failed(format!("exchange {:?}", exchange.name));
+        if create_exchange(connection, exchange).await.map_err(failed)? {
+            info!(%sink, exchange = exchange.name, "exchange created");
         }
-        make_exchange(connection, exchange).await.map_err(failed(what()))?;
-        info!(%sink, exchange = exchange.name, "exchange made");
     }
     for queue in &declared.queues {
-        let what = || format!("queue {:?}", queue.name);
-        if is_there(connection, Find::Queue(&queue.name)).await.map_err(failed(what()))? {
-            continue;
+        let failed = failed(format!("queue {:?}", queue.name));
+        if create_queue(connection, queue).await.map_err(failed)? {
+            info!(%sink, queue = queue.name, "queue created");
         }
-        make_queue(connection, queue).await.map_err(failed(what()))?;
-        info!(%sink, queue = queue.name, "queue made");
     }
-    let Some(_) = declared.bindings.first() else { return Ok(()) };
+    if declared.bindings.is_empty() {
+        return Ok(());
+    }
     let channel = connection.create_channel().await.map_err(failed("bindings".to_owned()))?;
     for binding in &declared.bindings {
-        let what = format!("binding of queue {:?} to {:?}", binding.queue, binding.exchange);
-        let (queue, exchange) = (binding.queue.as_str(), binding.exchange.as_str());
-        let key = binding.routing_key.as_str();
-        // The same binding once more is the same binding.
-        let options = QueueBindOptions::default();
-        let arguments = table(&binding.arguments);
+        let Binding { exchange, queue, routing_key, arguments } = binding;
+        let (source, key) = (exchange.as_str().into(), routing_key.as_str().into());
+        // A repeated declaration has no effect.
         channel
-            .queue_bind(queue.into(), exchange.into(), key.into(), options, arguments)
+            .queue_bind(
+                queue.as_str().into(),
+                source,
+                key,
+                QueueBindOptions::default(),
+                table(arguments),
+            )
             .await
-            .map_err(failed(what))?;
+            .map_err(failed(format!("binding of queue {queue:?} to {exchange:?}")))?;
     }
-    // It goes with its connection, should it not be closed in good order.
+    // If it cannot be closed, it ends with its connection.
     let _ = channel.close(200, "declared".into()).await;
     Ok(())
 }
 
-enum Find<'a> {
-    Exchange(&'a str),
-    Queue(&'a str),
-}
-
-async fn is_there(connection: &Connection, find: Find<'_>) -> lapin::Result<bool> {
-    // The broker closes it where nothing is found.
+/// Creates an exchange if it is absent. Returns whether it was.
+async fn create_exchange(connection: &Connection, exchange: &Exchange) -> lapin::Result<bool> {
+    let name = ShortString::from(exchange.name.as_str());
     let channel = connection.create_channel().await?;
-    let found = match find {
-        Find::Exchange(name) => {
-            let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-            // The kind is not compared when the declaration is passive.
-            let kind = ExchangeKind::Direct;
-            channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await
-        }
-        Find::Queue(name) => {
-            let options = QueueDeclareOptions { passive: true, ..Default::default() };
-            let found = channel.queue_declare(name.into(), options, FieldTable::default()).await;
-            found.map(drop)
-        }
-    };
-    match found {
-        Ok(()) => {
-            let _ = channel.close(200, "found".into()).await;
-            Ok(true)
-        }
-        Err(error) if closure::broker_said(&error).is_some_and(|(code, _)| code == NOT_FOUND) => {
-            Ok(false)
-        }
-        Err(error) => Err(error),
+    if exists(&channel, exchanges::declare_passively(&channel, name.clone()).await).await? {
+        return Ok(false);
     }
-}
-
-async fn make_exchange(connection: &Connection, exchange: &Exchange) -> lapin::Result<()> {
     let kind = match exchange.kind.as_str() {
         "direct" => ExchangeKind::Direct,
         "fanout" => ExchangeKind::Fanout,
@@ -104,12 +78,20 @@ async fn make_exchange(connection: &Connection, exchange: &Exchange) -> lapin::R
     };
     let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
     let channel = connection.create_channel().await?;
-    let arguments = table(&exchange.arguments);
-    channel.exchange_declare(exchange.name.as_str().into(), kind, options, arguments).await?;
-    channel.close(200, "made".into()).await
+    channel.exchange_declare(name, kind, options, table(&exchange.arguments)).await?;
+    channel.close(200, "created".into()).await?;
+    Ok(true)
 }
 
-async fn make_queue(connection: &Connection, queue: &Queue) -> lapin::Result<()> {
+/// Creates a queue if it is absent. Returns whether it was.
+async fn create_queue(connection: &Connection, queue: &Queue) -> lapin::Result<bool> {
+    let name = ShortString::from(queue.name.as_str());
+    let channel = connection.create_channel().await?;
+    let options = QueueDeclareOptions { passive: true, ..Default::default() };
+    let looked_up = channel.queue_declare(name.clone(), options, FieldTable::default()).await;
+    if exists(&channel, looked_up.map(drop)).await? {
+        return Ok(false);
+    }
     let kind = match queue.kind {
         QueueKind::Quorum => "quorum",
         QueueKind::Classic => "classic",
@@ -119,21 +101,33 @@ async fn make_queue(connection: &Connection, queue: &Queue) -> lapin::Result<()>
     arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
     let channel = connection.create_channel().await?;
-    channel.queue_declare(queue.name.as_str().into(), options, arguments).await?;
-    channel.close(200, "made".into()).await
+    channel.queue_declare(name, options, arguments).await?;
+    channel.close(200, "created".into()).await?;
+    Ok(true)
+}
+
+/// Reads the result of a passive declaration, and closes its channel, unless the broker has.
+async fn exists(channel: &Channel, looked_up: lapin::Result<()>) -> lapin::Result<bool> {
+    match looked_up {
+        Ok(()) => {
+            let _ = channel.close(200, "found".into()).await;
+            Ok(true)
+        }
+        Err(error) => match broker_error::reply(&error) {
+            Some((NOT_FOUND, _)) => Ok(false),
+            _ => Err(error),
+        },
+    }
 }
 
 fn failed(what: String) -> impl FnOnce(lapin::Error) -> SinkDown {
     move |error| {
-        let words = match closure::broker_said(&error) {
-            Some((_, words)) => format!("the broker said: {words}"),
-            None => error.to_string(),
-        };
-        SinkDown::new(format!("declared {what} could not be made: {words}"))
+        let text = broker_error::text(&error);
+        SinkDown::new(format!("declared {what} could not be created: {text}"))
     }
 }
 
-/// Arguments as AMQP has them.
+/// Converts arguments to AMQP's types.
 fn table(arguments: &Table) -> FieldTable {
     let mut table = FieldTable::default();
     for (name, value) in arguments {

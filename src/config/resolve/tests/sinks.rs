@@ -165,6 +165,29 @@ fn an_empty_source_or_prefix_of_cloud_events_is_refused() {
 }
 
 #[test]
+fn password_file_needs_a_username_and_must_be_readable() {
+    let file = "/no/such/file";
+    let unreadable = format!("cannot read the file {file:?}: ");
+    for (section, settings) in [
+        ("mongo", vec!["sinks.s.kind=stdout"]),
+        ("sinks.s", vec!["sinks.s.kind=rabbitmq", "sinks.s.uri=amqp://h"]),
+        ("sinks.s", vec!["sinks.s.kind=kafka", "sinks.s.brokers=h"]),
+    ] {
+        let (user, file) =
+            (format!("{section}.username=u"), format!("{section}.password_file={file}"));
+
+        let without_user = with(&[&settings[..], &[&file]].concat()).unwrap_err();
+        let with_user = only_problem(&[&settings[..], &[&user, &file]].concat());
+
+        let keys: Vec<&str> = without_user.iter().map(|problem| problem.key.as_str()).collect();
+        assert_eq!(keys, [format!("{section}.username"), format!("{section}.password_file")]);
+        assert_eq!(without_user[0].detail, "is not set, and password_file is");
+        assert_eq!(with_user.key, format!("{section}.password_file"));
+        assert!(with_user.detail.starts_with(&unreadable), "{with_user}");
+    }
+}
+
+#[test]
 fn a_key_of_another_kind_is_refused() {
     for (setting, key) in [
         ("sinks.out.uri=amqp://h", "uri"),

@@ -1,21 +1,16 @@
-//! Maps a delivery report to its meaning for the record.
+//! The meaning of a delivery report for its record.
 
 use postrider_relay::sink::{PublishError, PublishFailure};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-/// The code of what went wrong with a record.
-fn code(error: &KafkaError) -> Option<Code> {
-    error.rdkafka_error_code()
-}
-
-/// Whether the broker refused a whole batch, and may have meant another record in it.
+/// Returns whether the broker refused a whole batch, perhaps for another record in it.
 ///
-/// Sizes and times are judged by the batch, and where a broker names the record, librdkafka
-/// reports its neighbours as failed with it.
-pub(super) fn may_mean_a_neighbour(error: &KafkaError) -> bool {
+/// Brokers check sizes and times per batch, and if a broker names the record, librdkafka reports the others
+/// as failed too.
+pub(super) fn may_concern_other_record(error: &KafkaError) -> bool {
     matches!(
-        code(error),
+        error.rdkafka_error_code(),
         Some(
             Code::MessageSizeTooLarge
                 | Code::MessageBatchTooLarge
@@ -28,11 +23,11 @@ pub(super) fn may_mean_a_neighbour(error: &KafkaError) -> bool {
     )
 }
 
-/// Returns whether the topic must be looked up again: it is gone or forbidden, and librdkafka caches
-/// that until the next lookup.
-pub(super) fn doubts_topic(error: &KafkaError) -> bool {
+/// Returns whether the topic must be looked up again: it is missing or forbidden, and librdkafka caches
+/// that until the next look-up.
+pub(super) fn invalidates_topic(error: &KafkaError) -> bool {
     matches!(
-        code(error),
+        error.rdkafka_error_code(),
         Some(
             Code::UnknownTopic
                 | Code::UnknownTopicOrPartition
@@ -42,28 +37,27 @@ pub(super) fn doubts_topic(error: &KafkaError) -> bool {
     )
 }
 
-/// Whether the producer's own time for the record was up.
+/// Returns whether the producer's own time for the record was up.
 pub(super) fn is_timeout(error: &KafkaError) -> bool {
-    code(error) == Some(Code::MessageTimedOut)
+    error.rdkafka_error_code() == Some(Code::MessageTimedOut)
 }
 
-/// Judges a record by its report; one that was alone in its batch, where that matters.
-pub(super) fn judge(error: &KafkaError, topic: &str) -> PublishError {
-    let Some(code) = code(error) else {
+/// Returns what a negative report means for its record. If it [may concern another
+/// one](may_concern_other_record), the record must have been alone in its batch.
+pub(super) fn publish_error(error: &KafkaError, topic: &str) -> PublishError {
+    let Some(code) = error.rdkafka_error_code() else {
         return PublishError::new(PublishFailure::Indeterminate, error);
     };
     let failure = failure(code);
-    let limit = match failure {
-        PublishFailure::TooLarge => "; the topic's max.message.bytes is the limit",
-        _ => "",
-    };
+    let is_too_large = failure == PublishFailure::TooLarge;
+    let limit = if is_too_large { "; the topic's max.message.bytes is the limit" } else { "" };
     PublishError::new(failure, format!("topic {topic:?}: {code}{limit}"))
 }
 
-/// Judges whatever a producer held when this error ended it for good.
-pub(super) fn of_fatal(code: Code) -> PublishFailure {
+/// Returns what a fatal error of the producer means for the records in it.
+pub(super) fn fatal_failure(code: Code) -> PublishFailure {
     match code {
-        // The broker gave it no producer id, without which it sends nothing.
+        // The broker assigned no producer id, without which nothing is sent.
         Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
         | Code::UnsupportedFeature
@@ -93,9 +87,9 @@ fn failure(code: Code) -> PublishFailure {
         Code::QueueFull
         | Code::Authentication
         | Code::SSL
-        // Nobody may write at all: no record's doing.
+        // The user must not write at all: the record is not at fault.
         | Code::ClusterAuthorizationFailed => PublishFailure::SinkDown,
-        // The broker's own words: the partition is in trouble, and the connection is not.
+        // The broker reports a fault of the partition: the connection works.
         Code::NotEnoughReplicas
         | Code::NotEnoughReplicasAfterAppend
         | Code::LeaderNotAvailable
@@ -105,8 +99,8 @@ fn failure(code: Code) -> PublishFailure {
         | Code::UnknownLeaderEpoch
         | Code::KafkaStorageError
         | Code::RequestTimedOut => PublishFailure::Unconfirmed,
-        // Sent, or not known to be unsent: timed out, fatal, transport; purged from the queue
-        // too, where a record also waits to be sent a second time.
+        // Sent, or perhaps sent: timed out, fatal, transport; purged from the queue too, in which a
+        // record also waits to be sent a second time.
         _ => PublishFailure::Indeterminate,
     }
 }
@@ -116,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_report_has_the_verdict_of_the_contract() {
+    fn failure_follows_from_the_code_of_the_report() {
         for (code, expected) in [
             (Code::MessageSizeTooLarge, PublishFailure::TooLarge),
             (Code::InvalidTimestamp, PublishFailure::Rejected),
@@ -136,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_came_before_anything_was_sent_is_no_loss() {
-        assert_eq!(of_fatal(Code::ClusterAuthorizationFailed), PublishFailure::SinkDown);
-        assert_eq!(of_fatal(Code::OutOfOrderSequenceNumber), PublishFailure::Indeterminate);
+    fn fatal_error_before_the_first_send_means_the_sink_is_down() {
+        assert_eq!(fatal_failure(Code::ClusterAuthorizationFailed), PublishFailure::SinkDown);
+        assert_eq!(fatal_failure(Code::OutOfOrderSequenceNumber), PublishFailure::Indeterminate);
     }
 }

@@ -1,0 +1,283 @@
+//! The meaning of an error with which the broker closed a channel or connection.
+
+use lapin::ErrorKind;
+use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
+
+use crate::rabbitmq::rendering::Target;
+
+/// `content-too-large`, a channel error.
+const CONTENT_TOO_LARGE: u16 = 311;
+/// `connection-forced`: an operator closed it, or the node stops.
+const CONNECTION_FORCED: u16 = 320;
+/// `access-refused`: no permission to write to the exchange, or with this routing key.
+pub(super) const ACCESS_REFUSED: u16 = 403;
+/// `not-found`: the exchange was removed between look-up and publish.
+pub(super) const NOT_FOUND: u16 = 404;
+/// `precondition-failed`: also RabbitMQ's reply to a message above its `max_message_size`.
+const PRECONDITION_FAILED: u16 = 406;
+/// `not-allowed`: the vhost is missing, or closed to the user.
+const NOT_ALLOWED: u16 = 530;
+/// `internal-error`: a fault of the broker.
+const INTERNAL_ERROR: u16 = 541;
+
+/// Returns reply code and reply text, if the broker sent the error.
+pub(super) fn reply(error: &lapin::Error) -> Option<(u16, String)> {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().to_string())),
+        _ => None,
+    }
+}
+
+/// Quotes a reply text of the broker.
+pub(super) fn quoted(reply_text: &str) -> String {
+    format!("the broker said: {reply_text}")
+}
+
+/// Returns the text of an error, which is the broker's if it sent the error.
+pub(super) fn text(error: &lapin::Error) -> String {
+    // (`Display` of `lapin` repeats its sources.)
+    reply(error).map_or_else(|| error.to_string(), |(_, reply_text)| quoted(&reply_text))
+}
+
+/// Returns why there is no connection, with the remedy if it is known.
+pub(super) fn connect_error(error: &lapin::Error) -> SinkDown {
+    let text = text(error);
+    let remedy = match reply(error) {
+        Some((ACCESS_REFUSED, _)) => {
+            "check user and password in the URI, or username and password_file"
+        }
+        Some((NOT_ALLOWED, reply_text)) if reply_text.contains("not found") => {
+            "create it (rabbitmqctl add_vhost), or change the URI"
+        }
+        Some((NOT_ALLOWED, reply_text)) if reply_text.contains("refused") => {
+            "allow it (rabbitmqctl set_permissions), or change the URI"
+        }
+        None if text.contains("certificate") => {
+            "its authority must be among the system's certificates, or in the file that tls.ca_file or \
+             SSL_CERT_FILE names"
+        }
+        None if text.contains("InvalidContentType") => {
+            "the port does not speak TLS: write amqp instead of amqps, or another port"
+        }
+        _ => "",
+    };
+    SinkDown::new(text).with_remedy(remedy)
+}
+
+/// The part of a target that the broker refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The exchange is missing, or closed to the user.
+    Exchange,
+    /// A topic permission of the user does not cover the routing key.
+    RoutingKey,
+}
+
+/// A refusal of a target by the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) scope: Scope,
+    /// False if the exchange is missing.
+    pub(super) is_forbidden: bool,
+    pub(super) reply_text: String,
+}
+
+/// Returns what the error that closed a channel means for a message without a confirm, and the refusal if the
+/// broker refused the message's target.
+///
+/// `is_only`: no other message was without a confirm, so the broker cannot have meant another one.
+pub(super) fn publish_error(
+    error: &lapin::Error,
+    target: &Target,
+    is_only: bool,
+) -> (PublishError, Option<Refusal>) {
+    let Some((code, reply_text)) = reply(error) else {
+        let detail = format!("connection lost before the confirm: {error}");
+        return (PublishError::new(PublishFailure::Indeterminate, detail), None);
+    };
+    let (failure, scope) = failure(code, &reply_text, target, is_only);
+    let error = PublishError::new(failure, quoted(&reply_text));
+    let is_forbidden = code == ACCESS_REFUSED;
+    (error, scope.map(|scope| Refusal { scope, is_forbidden, reply_text }))
+}
+
+fn failure(
+    code: u16,
+    reply_text: &str,
+    target: &Target,
+    is_only: bool,
+) -> (PublishFailure, Option<Scope>) {
+    let failure = match code {
+        ACCESS_REFUSED | NOT_FOUND => {
+            let Named { scope, is_target } = named(reply_text, target);
+            return if is_only || is_target {
+                (PublishFailure::Retryable, Some(scope))
+            } else {
+                (PublishFailure::Indeterminate, None)
+            };
+        }
+        CONNECTION_FORCED => PublishFailure::ConnectionEnded,
+        INTERNAL_ERROR => PublishFailure::Indeterminate,
+        CONTENT_TOO_LARGE if is_only => PublishFailure::TooLarge,
+        PRECONDITION_FAILED if is_only && reply_text.contains("size") => PublishFailure::TooLarge,
+        _ if is_only => PublishFailure::Rejected,
+        _ => PublishFailure::Indeterminate,
+    };
+    (failure, None)
+}
+
+/// What a reply text names.
+struct Named {
+    scope: Scope,
+    /// Whether it names this target.
+    is_target: bool,
+}
+
+/// Reads what the broker refused. AMQP defines only the code; the reply text is RabbitMQ's own:
+///
+/// - `NOT_FOUND - no exchange 'E' in vhost 'V'`
+/// - `ACCESS_REFUSED - access to exchange 'E' in vhost 'V' refused for user 'U'`
+/// - `ACCESS_REFUSED - access to topic 'K' in exchange 'E' in vhost 'V' refused for user 'U'`
+///
+/// A name may contain quotes, and a vhost or a user may have the name of an exchange. So the text is not parsed:
+/// it is compared with the text for this target. A text of another form names no target, and counts as one about
+/// the exchange.
+fn named(reply_text: &str, target: &Target) -> Named {
+    let exchange = match target.exchange.as_str() {
+        // RabbitMQ's name for the default exchange.
+        "" => "amq.default",
+        name => name,
+    };
+    let (before, rest) = reply_text.split_once('\'').unwrap_or_default();
+    if before.ends_with("access to topic ") {
+        let routing_key = target.routing_key.as_str();
+        let key = format!("{routing_key}' in exchange '");
+        let is_target = begins_with(rest, &key, &format!("{exchange}' in vhost '"));
+        Named { scope: Scope::RoutingKey, is_target }
+    } else {
+        let exchange = format!("{exchange}' ");
+        let is_target = before.ends_with("exchange ") && begins_with(rest, &exchange, "in vhost '");
+        Named { scope: Scope::Exchange, is_target }
+    }
+}
+
+/// Returns whether a text begins with `first`, then `second`, of which the end may be missing: RabbitMQ cuts
+/// reply texts at 255 bytes and ends them with dots.
+fn begins_with(text: &str, first: &str, second: &str) -> bool {
+    let Some(rest) = text.strip_prefix(first) else { return false };
+    let cut = rest.strip_suffix("...");
+    rest.starts_with(second) || cut.is_some_and(|cut| second.starts_with(cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORBIDDEN_KEY: &str = "ACCESS_REFUSED - access to topic 'bad.x' in exchange 'events' in \
+                                 vhost 'v' refused for user 'u'";
+
+    fn to(exchange: &str, routing_key: &str) -> Target {
+        Target { exchange: exchange.into(), routing_key: routing_key.into() }
+    }
+
+    #[test]
+    fn error_counts_against_the_message_that_the_broker_meant() {
+        let missing = "NOT_FOUND - no exchange 'x' in vhost 'v'";
+        let refused =
+            "ACCESS_REFUSED - access to exchange 'amq.default' in vhost 'v' refused for user 'u'";
+        let large = "PRECONDITION_FAILED - message size 999 is larger than configured max size 9";
+        for (code, reply_text, exchange, only, expected) in [
+            (NOT_FOUND, missing, "x", false, PublishFailure::Retryable),
+            (NOT_FOUND, missing, "y", false, PublishFailure::Indeterminate),
+            (NOT_FOUND, missing, "v", false, PublishFailure::Indeterminate),
+            (NOT_FOUND, missing, "", false, PublishFailure::Indeterminate),
+            (ACCESS_REFUSED, refused, "", false, PublishFailure::Retryable),
+            (ACCESS_REFUSED, refused, "u", false, PublishFailure::Indeterminate),
+            (PRECONDITION_FAILED, large, "x", true, PublishFailure::TooLarge),
+            (PRECONDITION_FAILED, large, "x", false, PublishFailure::Indeterminate),
+            (501, "FRAME_ERROR", "x", true, PublishFailure::Rejected),
+            (
+                CONNECTION_FORCED,
+                "CONNECTION_FORCED - shutdown",
+                "x",
+                true,
+                PublishFailure::ConnectionEnded,
+            ),
+            (INTERNAL_ERROR, "INTERNAL_ERROR", "x", true, PublishFailure::Indeterminate),
+        ] {
+            let (failure, _) = failure(code, reply_text, &to(exchange, "any"), only);
+            assert_eq!(failure, expected, "{reply_text} {exchange} {only}");
+        }
+    }
+
+    #[test]
+    fn forbidden_routing_key_counts_against_its_own_messages() {
+        let of =
+            |exchange, key, only| failure(ACCESS_REFUSED, FORBIDDEN_KEY, &to(exchange, key), only);
+        let of_its_own = (PublishFailure::Retryable, Some(Scope::RoutingKey));
+
+        assert_eq!(of("events", "bad.x", false), of_its_own);
+        for (exchange, key) in [("events", "ok.x"), ("other", "bad.x"), ("v", "u"), ("", "bad.x")] {
+            assert_eq!(
+                of(exchange, key, false),
+                (PublishFailure::Indeterminate, None),
+                "{exchange} {key}"
+            );
+        }
+        assert_eq!(
+            of("events", "ok.x", true),
+            of_its_own,
+            "the broker cannot have meant another one"
+        );
+    }
+
+    #[test]
+    fn reply_text_of_newer_brokers_is_understood() {
+        for reply_text in [
+            "ACCESS_REFUSED - write access to topic 'bad.x' in exchange 'events' in vhost 'v'",
+            "ACCESS_REFUSED - write access to exchange 'events' in vhost 'v' refused",
+        ] {
+            let (failure, _) = failure(ACCESS_REFUSED, reply_text, &to("events", "bad.x"), false);
+            assert_eq!(failure, PublishFailure::Retryable, "{reply_text}");
+        }
+    }
+
+    #[test]
+    fn name_with_quotes_is_compared_as_a_whole() {
+        for (reply_text, exchange, key, expected) in [
+            ("access to topic 'a'b' in exchange 'e'f' in vhost 'v'", "e'f", "a'b", true),
+            ("access to topic 'a'b' in exchange 'e'f' in vhost 'v'", "e", "a'b", false),
+            ("access to topic 'a'b' in exchange 'e'f' in vhost 'v'", "e'f", "a", false),
+            ("access to exchange 'e'f' in vhost 'v' refused", "e'f", "any", true),
+            ("access to exchange 'e'f' in vhost 'v' refused", "e", "any", false),
+            ("access to exchange 'e' in vhost 'exchange 'x' in vhost 'v''", "x", "any", false),
+            (
+                "access to topic 'exchange 'x' in vhost ' in exchange 'e' in vhost 'v'",
+                "x",
+                "",
+                false,
+            ),
+        ] {
+            let reply_text = format!("ACCESS_REFUSED - {reply_text}");
+            let is_named = named(&reply_text, &to(exchange, key)).is_target;
+            assert_eq!(is_named, expected, "{reply_text}: {exchange} {key}");
+        }
+    }
+
+    #[test]
+    fn cut_reply_text_names_a_routing_key_that_it_has_as_a_whole() {
+        let cut = |key: &str| {
+            let reply_text = format!(
+                "ACCESS_REFUSED - access to topic '{key}' in exchange 'events' in vhost 'v' refused"
+            );
+            format!("{}...", &reply_text[..252])
+        };
+        for (length, expected) in [(190, true), (200, true), (203, true), (230, false)] {
+            let key = "k".repeat(length);
+            let is_named = named(&cut(&key), &to("events", &key)).is_target;
+            assert_eq!(is_named, expected, "{length}");
+            let other = named(&cut(&key), &to("events", &key[1..])).is_target;
+            assert!(!other, "{length}");
+        }
+    }
+}
