@@ -1,5 +1,6 @@
 //! Opens clients, with the settings that a URI must not decide.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use mongodb::options::{
     SelectionCriteria, ServerAddress, Tls, TlsOptions, WriteConcern,
 };
 use mongodb::{Client, Collection, Database};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use postrider_settings::TlsConfig;
 use postrider_settings::secret::{SecretText, SecretUri};
 
@@ -36,7 +38,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 pub struct MongoEndpoint {
     /// The URI.
     pub uri: SecretUri,
-    /// The user; replaces that of the URI.
+    /// The user, if the URI names none.
     pub username: Option<String>,
     /// The user's password.
     pub password: Option<SecretText>,
@@ -45,18 +47,27 @@ pub struct MongoEndpoint {
 }
 
 impl MongoEndpoint {
-    fn apply(&self, options: &mut ClientOptions) {
-        if let Some(username) = &self.username {
-            let credential = options.credential.get_or_insert_default();
-            credential.username = Some(username.clone());
-            credential.password = self.password.as_ref().map(|secret| secret.expose().to_owned());
+    /// Returns the URI with the login in it, as the driver reads it: so `authSource`, and the database
+    /// of the URI in its place, mean the same as with a user in the URI.
+    fn uri_with_login(&self) -> Cow<'_, str> {
+        let uri = self.uri.expose();
+        let (Some(username), Some((scheme, rest))) = (&self.username, uri.split_once("://")) else {
+            return uri.into();
+        };
+        let escaped = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+        let mut login = escaped(username).to_string();
+        if let Some(password) = &self.password {
+            login = format!("{login}:{}", escaped(password.expose()));
         }
-        if let Some(tls) = &self.tls {
-            let mut own = TlsOptions::default();
-            own.ca_file_path.clone_from(&tls.ca_file);
-            own.cert_key_file_path.clone_from(&tls.cert_file);
-            options.tls = Some(Tls::Enabled(own));
-        }
+        format!("{scheme}://{login}@{rest}").into()
+    }
+
+    fn tls_options(&self) -> Option<Tls> {
+        let tls = self.tls.as_ref()?;
+        let mut options = TlsOptions::default();
+        options.ca_file_path.clone_from(&tls.ca_file);
+        options.cert_key_file_path.clone_from(&tls.cert_file);
+        Some(Tls::Enabled(options))
     }
 }
 
@@ -154,12 +165,12 @@ pub async fn member(
 }
 
 async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> {
-    let parsed = ClientOptions::parse(endpoint.uri.expose()).await;
+    let parsed = ClientOptions::parse(&*endpoint.uri_with_login()).await;
     let mut options = parsed.map_err(|source| StoreError::Driver {
         action: "read the MongoDB URI",
         source: Box::new(source),
     })?;
-    endpoint.apply(&mut options);
+    options.tls = endpoint.tls_options().or(options.tls);
     options.selection_criteria = Some(primary());
     options.read_concern = Some(ReadConcern::majority());
     options.write_concern = Some(majority());
@@ -265,6 +276,28 @@ pub fn majority() -> WriteConcern {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn login_next_to_the_uri_means_the_same_as_one_in_it() {
+        for (uri, with_login, source) in [
+            ("mongodb://h1,h2:2/app", "mongodb://u%40x:p%2F%3Aw%C3%A9@h1,h2:2/app", "app"),
+            ("mongodb://h/", "mongodb://u%40x:p%2F%3Aw%C3%A9@h/", "admin"),
+            (
+                "mongodb://h/app?authSource=users",
+                "mongodb://u%40x:p%2F%3Aw%C3%A9@h/app?authSource=users",
+                "users",
+            ),
+        ] {
+            let (username, password) = (Some("u@x".to_owned()), Some("p/:wé".into()));
+            let endpoint = MongoEndpoint { username, password, ..MongoEndpoint::from(uri) };
+
+            assert_eq!(endpoint.uri_with_login(), with_login);
+            let credential = options(&endpoint).await.unwrap().credential.unwrap();
+            assert_eq!(credential.username.as_deref(), Some("u@x"), "{uri}");
+            assert_eq!(credential.password.as_deref(), Some("p/:wé"), "{uri}");
+            assert_eq!(credential.source.as_deref(), Some(source), "{uri}");
+        }
+    }
 
     #[test]
     fn uninitiated_member_is_not_a_standalone_server() {

@@ -1,5 +1,7 @@
 //! MongoDB itself: reachable, login accepted, of the right kind, with its schema.
 
+use std::path::Path;
+
 use bson::doc;
 use postrider::schema::roles::RELAY;
 
@@ -66,10 +68,8 @@ async fn tls_is_verified_against_the_authority_in_the_uri() {
     let [ours, strangers] = [("ours.pem", &authority), ("stranger.pem", &stranger)]
         .map(|(name, it)| file(name, &it.pem()));
     let mongod = Mongod::with_tls(&server, &ours).await;
-    let uri = |options: String| {
-        let timeout = "serverSelectionTimeoutMS=2000";
-        format!("{}&tls=true&{timeout}{options}", mongod.uri("", "app"))
-    };
+    let plain = format!("{}&serverSelectionTimeoutMS=2000", mongod.uri("", "app"));
+    let uri = |options: String| format!("{plain}&tls=true{options}");
     let with_key = format!("&tlsCertificateKeyFile={}", client.display());
 
     let known = uri(format!("&tlsCAFile={}{with_key}", ours.display()));
@@ -77,10 +77,49 @@ async fn tls_is_verified_against_the_authority_in_the_uri() {
     let wary = check_uri(&uri(format!("&tlsCAFile={}{with_key}", strangers.display()))).await;
     let public_ones = check_uri(&uri(with_key)).await;
     let foreign = check_uri(&uri(format!("&tlsCAFile={}", ours.display()))).await;
+    let by_keys = async |authority: &Path| {
+        let files = [("ca_file", authority), ("cert_file", &client), ("key_file", &client)];
+        let keys = files.map(|(key, file)| format!("mongo.tls.{key}={}", file.display()));
+        let settings = [[format!("mongo.uri={plain}")].as_slice(), &keys].concat();
+        check(&[stdout_sink(), settings].concat()).await
+    };
+    let known_by_keys = by_keys(&ours).await;
+    let wary_by_keys = by_keys(&strangers).await;
 
-    assert_eq!(known.bad(), [""; 0], "{:#?}", known.findings);
-    for refused in [wary, public_ones, foreign] {
+    for known in [known, known_by_keys] {
+        assert_eq!(known.bad(), [""; 0], "{:#?}", known.findings);
+    }
+    for refused in [wary, public_ones, foreign, wary_by_keys] {
         refused.only("mongodb", "", "TLS options");
+    }
+}
+
+#[fixture::test]
+async fn username_and_password_file_log_in_as_a_user_in_the_uri_does() {
+    let outbox = TestOutbox::restricted().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (right, wrong) = (dir.path().join("right"), dir.path().join("wrong"));
+    std::fs::write(&right, format!("{}\n", roles::PASSWORD)).unwrap();
+    std::fs::write(&wrong, PLANTED).unwrap();
+    let login = roles::uri_of(&RELAY, &outbox.database);
+    let (_, host_and_options) = login.split_once('@').unwrap();
+    let (host, options) = host_and_options.split_once('?').unwrap();
+    let options: Vec<&str> = options.split('&').filter(|it| !it.contains("authSource")).collect();
+    let by_database = format!("mongodb://{host}?{}", options.join("&"));
+    let by_option = format!("mongodb://{host_and_options}");
+    let by_keys = async |uri: &str, password_file: &Path| {
+        let keys = [
+            format!("mongo.uri={uri}"),
+            format!("mongo.username={}", RELAY.name),
+            format!("mongo.password_file={}", password_file.display()),
+        ];
+        check(&[stdout_sink(), keys.to_vec()].concat()).await
+    };
+
+    for uri in [by_database, by_option] {
+        let found = by_keys(&uri, &right).await;
+        assert!(!found.bad().contains(&"mongodb"), "{uri}: {:#?}", found.findings);
+        by_keys(&uri, &wrong).await.only("mongodb", "", "mend user, password or authSource");
     }
 }
 
