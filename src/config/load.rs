@@ -163,7 +163,12 @@ impl Layers {
                 Value::Table(table) if table.is_empty() && keys::form(path).is_none() => {
                     self.put_section(path, origin);
                 }
-                Value::Table(table) => self.merge(table, path, origin),
+                // An empty table in place of a value is wrong; its type is judged like any other.
+                Value::Table(table)
+                    if !table.is_empty() || keys::form(path) == Some(KeyForm::Dotted) =>
+                {
+                    self.merge(table, path, origin);
+                }
                 value if matches!(origin, Origin::File(..)) => {
                     self.put_from_file(path, value, origin);
                 }
@@ -679,7 +684,12 @@ fn insert(table: &mut Table, path: &[String], value: Value) {
 fn redact(setting: &str) -> String {
     let shown = match setting.split_once('=') {
         Some((key, _)) => format!("{key}=…"),
-        None => setting.to_owned(),
+        // A colon in place of the `=`, or a value alone.
+        None => {
+            let is_of_key = |one: char| one.is_ascii_alphanumeric() || "._-\"".contains(one);
+            let end = setting.find(|one| !is_of_key(one)).unwrap_or(setting.len());
+            format!("{}…", &setting[..end])
+        }
     };
     shown.replace(char::is_control, " ")
 }

@@ -31,9 +31,12 @@ pub(super) fn substitute(
             None => (reference, None),
         };
         if !is_name(name) {
+            // Not quoted as a whole: `${NAME:default}` has a colon for `:-`, and may hold a secret.
+            let begin = name.split(|one: char| !one.is_ascii_alphanumeric() && one != '_').next();
             return Err(format!(
-                "has ${{{name}}}, and {name:?} is not the name of a variable; write ${{NAME}} or \
-                 ${{NAME:-default}}, or $${{ for the text ${{"
+                "has ${{{}…}}, which is not the name of a variable; write ${{NAME}} or \
+                 ${{NAME:-default}}, or $${{ for the text ${{",
+                begin.unwrap_or_default()
             ));
         }
         match (variable(name), default) {
@@ -95,5 +98,7 @@ mod tests {
             let error = substitute(text, variable).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
+        let error = substitute("mongodb://u:${PW:hush}@h", variable).unwrap_err();
+        assert!(error.contains("${PW…}") && !error.contains("hush"), "{error}");
     }
 }

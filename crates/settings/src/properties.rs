@@ -13,7 +13,8 @@ use toml::{Table, Value};
 pub const HIDDEN: &str = "***";
 
 /// Words in the names of properties that hold a secret.
-const SECRET_WORDS: [&str; 5] = ["password", "secret", "passphrase", "oauthbearer.config", ".pem"];
+const SECRET_WORDS: [&str; 6] =
+    ["password", "secret", "passphrase", "oauthbearer.config", "jaas", ".pem"];
 
 /// Names and values, both text. `Debug` hides the secrets among them.
 ///

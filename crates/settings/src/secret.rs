@@ -17,8 +17,8 @@ use crate::rules::Rules;
 pub struct SecretUri(String);
 
 /// Query options whose value is a secret, in either broker's or MongoDB's URIs.
-const SECRET_OPTIONS: [&str; 3] =
-    ["tlscertificatekeyfilepassword", "password", "authmechanismproperties"];
+const SECRET_OPTIONS: [&str; 4] =
+    ["tlscertificatekeyfilepassword", "password", "proxypassword", "authmechanismproperties"];
 
 impl SecretUri {
     /// The URI as it is, for the client that connects.
@@ -62,7 +62,12 @@ impl SecretUri {
             Some((user, rest)) if user.contains(':') => {
                 (user.split_once(':').map(|(name, _)| format!("{name}:{HIDDEN}@")), rest)
             }
-            _ => (None, rest),
+            Some(_) => (None, rest),
+            // What stands where a port belongs may be a password, and the host is missing.
+            None => match without_port(rest) {
+                Some(name) => return format!("{scheme}://{name}:{HIDDEN}"),
+                None => (None, rest),
+            },
         };
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query)),
@@ -79,6 +84,18 @@ impl SecretUri {
         });
         format!("{scheme}://{}{rest}{}", user.unwrap_or_default(), query.unwrap_or_default())
     }
+}
+
+/// Returns what stands before a text in the place of a port that is not one.
+fn without_port(rest: &str) -> Option<&str> {
+    let hosts = rest.split(['/', '?']).next()?;
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    hosts.split(',').find_map(|host| {
+        // The colons in brackets are an IPv6 address's.
+        let (_, behind) = host.rsplit_once(']').unwrap_or(("", host));
+        let (_, port) = behind.split_once(':')?;
+        (!is_port(port)).then(|| hosts.split(':').next().unwrap_or_default())
+    })
 }
 
 impl From<&str> for SecretUri {
@@ -178,6 +195,10 @@ mod tests {
             ("amqp://u:p?p/p#p://p@h:1/v", "amqp://u:***@h:1/v"),
             ("u:p://p@h", "***"),
             ("mongodb://u@h/?password=p@p", "mongodb://u@h/?password=***"),
+            ("mongodb://h/?proxyPassword=p", "mongodb://h/?proxyPassword=***"),
+            ("amqp://u:p", "amqp://u:***"),
+            ("mongodb://u:p/db?w=1", "mongodb://u:***"),
+            ("mongodb://[::1]:27017,h:1/db", "mongodb://[::1]:27017,h:1/db"),
         ] {
             let uri = SecretUri::from(uri);
 

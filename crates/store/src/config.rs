@@ -41,7 +41,7 @@ pub struct MongoConfig {
     /// The file that holds the user's password, read at the start.
     #[schemars(example = &"/run/secrets/mongodb-password")]
     pub password_file: Option<PathBuf>,
-    /// TLS to MongoDB; an empty table verifies against the system's authorities. The driver reads certificate and key from one file: set `key_file` to the same file as `cert_file`.
+    /// TLS to MongoDB, in place of the URI's TLS options; without `ca_file` the server is verified against the public authorities that are compiled in. The driver reads certificate and key from one file: set `key_file` to the same file as `cert_file`.
     pub tls: Option<TlsConfig>,
 }
 

@@ -259,6 +259,7 @@ fn wrong_words_of_a_value_say_what_is_right() {
             "[relay]\nbatch_size = 99999999999999999999",
             "is beyond the integers, which have 64 bits",
         ),
+        ("[relay]\nmax_attempts = {}", "relay.max_attempts: must be an integer, 0 or above"),
         ("[log]\nformat = 5", "log.format = 5: must be one of `auto`, `json`, `text`"),
     ] {
         let (_file, inputs) = inputs(text);

@@ -174,8 +174,14 @@ pub async fn a_call_ends_in_time_without_a_confirm<H: Harness>(harness: &H) {
         (0..30).map(|number| start(&sink, harness.message(&format!("m-{number}")))).collect();
     for publishing in publishing {
         let outcome = failure(async { publishing.await.unwrap() }).await;
-        let unanswered =
-            matches!(outcome, Some(PublishFailure::Indeterminate | PublishFailure::Unconfirmed));
+        let unanswered = matches!(
+            outcome,
+            Some(
+                PublishFailure::Indeterminate
+                    | PublishFailure::ConnectionEnded
+                    | PublishFailure::Unconfirmed
+            )
+        );
         assert!(unanswered, "{outcome:?}");
     }
     let took = begin.elapsed();

@@ -145,7 +145,8 @@ impl Link for Writer {
     }
 
     async fn is_usable(&self, _limit: Duration) -> Result<bool, SinkDown> {
-        Ok(self.availability.check().is_ok())
+        // (A writer that panicked has dropped its queue.)
+        Ok(self.availability.check().is_ok() && !self.lines.is_closed())
     }
 
     fn retire(&self, cause: SinkDown) {
@@ -186,7 +187,8 @@ impl SinkConfig for FileConfig {
 impl Sink for File {
     async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let down = |cause: &str| PublishError::new(PublishFailure::SinkDown, cause);
-        let indeterminate = |cause: String| PublishError::new(PublishFailure::Indeterminate, cause);
+        // Part of the line may be in the file. It is the disk's fault, and never evidence against a record.
+        let failed = |cause: String| PublishError::new(PublishFailure::ConnectionEnded, cause);
         let writer = self.shared.writer.get().ok_or_else(|| down("the file is not open"))?;
         writer.availability.check()?;
         let (confirm, confirmed) = oneshot::channel();
@@ -195,16 +197,15 @@ impl Sink for File {
             return Err(down("the writer of the file has ended"));
         }
         match tokio::time::timeout(self.timeout, confirmed).await {
-            // After a failed write, part of the line may be in the file.
-            Ok(Ok(written)) => written.map_err(indeterminate),
+            Ok(Ok(written)) => written.map_err(failed),
             Ok(Err(_)) => {
-                Err(indeterminate("the writer of the file ended before it confirmed".to_owned()))
+                Err(failed("the writer of the file ended before it confirmed".to_owned()))
             }
             Err(_) => {
                 let cause = format!("the disk confirmed nothing within {:?}", self.timeout);
                 // Otherwise every further line would wait in memory behind this one.
                 writer.availability.set_down(SinkDown::new(&cause));
-                Err(indeterminate(cause))
+                Err(failed(cause))
             }
         }
     }

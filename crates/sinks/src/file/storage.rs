@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where lines are kept. The tests of the sink's contract use one that stops and fails.
@@ -35,8 +36,11 @@ pub struct RotatedFile {
 
 impl Storage for RotatedFile {
     fn open(&self) -> io::Result<Box<dyn DurableAppend>> {
-        let (file, size) = open(&self.path).map_err(|error| self.with_path(&error))?;
-        Ok(Box::new(OpenFile { rotated: self.clone(), file, size }))
+        let opened = resolved(&self.path).and_then(|path| {
+            let (file, size) = open(&path)?;
+            Ok(OpenFile { settings: self.clone(), path, file, size })
+        });
+        Ok(Box::new(opened.map_err(|error| self.with_path(&error))?))
     }
 }
 
@@ -47,32 +51,58 @@ impl RotatedFile {
 }
 
 struct OpenFile {
-    rotated: RotatedFile,
+    settings: RotatedFile,
+    /// Where the file is, behind links.
+    path: PathBuf,
     file: File,
     size: u64,
 }
 
 impl DurableAppend for OpenFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.try_append(bytes).map_err(|error| self.rotated.with_path(&error))
+        self.try_append(bytes).map_err(|error| self.settings.with_path(&error))
     }
 }
 
 impl OpenFile {
     fn try_append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.size > 0 && self.size + bytes.len() as u64 > self.rotated.max_size {
-            std::fs::rename(&self.rotated.path, rotated_name(&self.rotated.path)?)?;
-            (self.file, self.size) = open(&self.rotated.path)?;
+        if self.size > 0 && self.size + bytes.len() as u64 > self.settings.max_size {
+            check_name(&self.path, &self.file)?;
+            std::fs::rename(&self.path, rotated_name(&self.path)?)?;
+            (self.file, self.size) = open(&self.path)?;
         }
         self.file.write_all(bytes)?;
         self.file.sync_data()?;
         self.size += bytes.len() as u64;
-        Ok(())
+        // Lines in a file without this name would be lost.
+        check_name(&self.path, &self.file)
     }
+}
+
+/// Follows the path if it is a link, so that rotation renames the file and not the link.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    if is_link { std::fs::canonicalize(path) } else { Ok(path.to_owned()) }
+}
+
+/// Checks that the path still leads to the open file.
+fn check_name(path: &Path, file: &File) -> io::Result<()> {
+    let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let named = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => Some(identity(found?)),
+    };
+    if named == Some(identity(file.metadata()?)) {
+        return Ok(());
+    }
+    Err(io::Error::other("the file was removed or replaced while it was open"))
 }
 
 /// Opens and locks the file, and ends a line that was cut. Returns its size too.
 fn open(path: &Path) -> io::Result<(File, u64)> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is not a regular file; name one"));
+    }
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     match file.try_lock() {
         Ok(()) => {}
@@ -81,6 +111,8 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }
+    // Another process may have rotated it between the two.
+    check_name(path, &file)?;
     // So that the name of a new file survives a crash, as its content does.
     File::open(folder(path))?.sync_all()?;
     let mut size = file.metadata()?.len();
@@ -109,7 +141,10 @@ fn rotated_name(path: &Path) -> io::Result<PathBuf> {
         let number = name.strip_prefix(&own).and_then(|rest| rest.strip_prefix('.')?.parse().ok());
         last = last.max(number.unwrap_or(0u64));
     }
-    Ok(path.with_file_name(format!("{own}.{}", last + 1)))
+    let next = last.checked_add(1).ok_or_else(|| {
+        io::Error::other(format!("the number of {own}.{last} is the highest; rename that file"))
+    })?;
+    Ok(path.with_file_name(format!("{own}.{next}")))
 }
 
 #[cfg(test)]
@@ -138,6 +173,61 @@ mod tests {
         assert_eq!(read("a.ndjson.2"), "three\n");
         assert_eq!(read("a.ndjson.3"), "four\n");
         assert_eq!(read("a.ndjson"), "five\n");
+    }
+
+    #[test]
+    fn append_to_a_file_that_lost_its_name_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 1_000);
+        let moved = folder.path().join("moved");
+        for (case, is_replaced) in [("removed", false), ("replaced", true)] {
+            let mut file = storage.open().unwrap();
+            file.append(b"kept\n").unwrap();
+            std::fs::rename(&storage.path, &moved).unwrap();
+            if is_replaced {
+                std::fs::write(&storage.path, "").unwrap();
+            }
+
+            let error = file.append(b"lost\n").unwrap_err().to_string();
+
+            assert!(error.ends_with("removed or replaced while it was open"), "{case}: {error}");
+            storage.open().unwrap().append(b"again\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "again\n", "{case}");
+            std::fs::remove_file(&storage.path).unwrap();
+        }
+    }
+
+    #[test]
+    fn full_file_behind_a_link_is_rotated_next_to_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, link) = (folder.path().join("data"), folder.path().join("link"));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("a"), "one\n").unwrap();
+        std::os::unix::fs::symlink(data.join("a"), &link).unwrap();
+
+        RotatedFile { path: link.clone(), max_size: 4 }.open().unwrap().append(b"two\n").unwrap();
+
+        assert_eq!(std::fs::read_to_string(data.join("a.1")).unwrap(), "one\n");
+        assert_eq!(std::fs::read_to_string(link).unwrap(), "two\n");
+    }
+
+    #[test]
+    fn no_file_is_opened_or_rotated_where_lines_could_be_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = RotatedFile { path: "/dev/null".into(), max_size: 8 };
+        assert!(device.open().err().unwrap().to_string().contains("not a regular file"));
+
+        let storage = rotated(folder.path(), 8);
+        let last = folder.path().join(format!("a.ndjson.{}", u64::MAX));
+        std::fs::write(&last, "oldest\n").unwrap();
+        let mut file = storage.open().unwrap();
+        file.append(b"one\n").unwrap();
+
+        let error = file.append(b"another\n").unwrap_err().to_string();
+
+        assert!(error.contains("is the highest"), "{error}");
+        assert_eq!(std::fs::read_to_string(&last).unwrap(), "oldest\n");
+        assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "one\n");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::kafka::batching::LINGER;
 use crate::kafka::config::KafkaSettings;
 
 /// Other names that librdkafka accepts, and the name of the property.
-const ALIASES: [(&str, &str); 7] = [
+const ALIASES: [(&str, &str); 8] = [
     ("metadata.broker.list", "bootstrap.servers"),
     ("request.required.acks", "acks"),
     ("delivery.timeout.ms", "message.timeout.ms"),
@@ -21,6 +21,7 @@ const ALIASES: [(&str, &str); 7] = [
     ("compression.codec", "compression.type"),
     ("message.send.max.retries", "retries"),
     ("max.in.flight.requests.per.connection", "max.in.flight"),
+    ("sasl.mechanisms", "sasl.mechanism"),
 ];
 
 /// The optional prefix of topic properties in librdkafka.
@@ -273,6 +274,10 @@ pub(super) fn refused_properties(settings: &KafkaSettings) -> Vec<InvalidPropert
 
 /// Checks one property by itself.
 fn check_property(name: &str, value: &str, all: &Properties) -> Result<(), String> {
+    // librdkafka skips it, so that the rules below would check another value than it uses.
+    if value.starts_with(|first: char| first.is_ascii_whitespace()) {
+        return Err("begins with white space, which librdkafka drops; remove it".to_owned());
+    }
     let reserved = RESERVED.iter().find(|reserved| reserved.name == canonical(name));
     if let Some(reserved) = reserved.filter(|reserved| reserved.refused.contains(value)) {
         return Err(reserved.why.to_owned());

@@ -70,9 +70,11 @@ fn a_wrong_property_is_named_and_a_secret_one_not_shown() {
     let tls = "sinks.k.properties.\"security.protocol\"=ssl";
     let problem = only_problem(&[kafka[0], kafka[1], tls, file]);
     assert!(problem.key.contains("ssl.ca.location"), "{problem}");
-    let secret = "sinks.k.properties.\"ssl.key.pem\"=hush";
-    let problem = only_problem(&[kafka[0], kafka[1], tls, secret]);
-    assert!(!format!("{problem:?}").contains("hush"), "{problem}");
+    for secret in ["\"ssl.key.pem\"=hush", "\"sasl.jaas.config\"=\"login password=hush;\""] {
+        let secret = format!("sinks.k.properties.{secret}");
+        let problem = only_problem(&[kafka[0], kafka[1], tls, &secret]);
+        assert!(!format!("{problem:?}").contains("hush"), "{problem}");
+    }
 }
 
 #[test]
@@ -88,6 +90,7 @@ fn property_that_breaks_a_promise_is_refused_by_any_of_its_names() {
         ("\"topic.queuing.strategy\"=lifo", "must be fifo"),
         ("\"queue.buffering.backpressure.threshold\"=2", "must be 1"),
         ("\"topic.partitioner\"=random", "have no order"),
+        ("partitioner= random", "begins with white space"),
         ("\"enable.gapless.guarantee\"=true", "must be false"),
         ("\"api.version.request\"=false", "must be true"),
         ("\"socket.max.fails\"=0", "must be 1"),
