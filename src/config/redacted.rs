@@ -1,6 +1,7 @@
 //! One value of the configuration as text, without secrets.
 
 use postrider_settings::properties::{HIDDEN, Properties};
+use postrider_settings::secret::SecretUri;
 use toml::{Table, Value};
 
 use crate::config::keys;
@@ -52,7 +53,7 @@ pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// The value without secrets. (URIs and tokens hide their own.)
+/// The value without secrets. (Tokens hide their own.)
 pub(super) fn hide(path: &[String], value: &Value) -> Value {
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
     match (names.as_slice(), value) {
@@ -66,6 +67,13 @@ pub(super) fn hide(path: &[String], value: &Value) -> Value {
         }
         (["sinks", _, "properties", name], _) if Properties::is_secret(name) => {
             Value::String(HIDDEN.into())
+        }
+        // A URI with a password under a key of another kind.
+        (_, Value::String(text)) if text.contains("://") && text.contains('@') => {
+            Value::String(SecretUri::from(text.as_str()).redacted())
+        }
+        (_, Value::Array(items)) => {
+            Value::Array(items.iter().map(|item| hide(path, item)).collect())
         }
         (_, value) => value.clone(),
     }
