@@ -130,8 +130,6 @@ mod tests {
             "sinks.r.uri=amqp://u:hidden@h",
             "sinks.k.kind=kafka",
             "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
-            "sinks.k.brokers=[\"kafka://u:hidden@h:1\"]",
-            "mongo.database=mongodb://u:hidden@h/db",
             "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\" }]",
         ]));
 

@@ -32,6 +32,10 @@ fn scalar(path: &[String], value: &Value) -> Option<String> {
         return None;
     }
     let text = match hide(path, value) {
+        // A URI with a password under a key of another kind.
+        Value::String(text) if text.contains("://") && text.contains('@') => {
+            Value::String(SecretUri::from(text.as_str()).redacted()).to_string()
+        }
         // TOML's own writer puts it on several lines.
         Value::String(text) if text.contains(['\n', '\r']) => serde_json::json!(text).to_string(),
         value => value.to_string(),
@@ -67,13 +71,6 @@ pub(super) fn hide(path: &[String], value: &Value) -> Value {
         }
         (["sinks", _, "properties", name], _) if Properties::is_secret(name) => {
             Value::String(HIDDEN.into())
-        }
-        // A URI with a password under a key of another kind.
-        (_, Value::String(text)) if text.contains("://") && text.contains('@') => {
-            Value::String(SecretUri::from(text.as_str()).redacted())
-        }
-        (_, Value::Array(items)) => {
-            Value::Array(items.iter().map(|item| hide(path, item)).collect())
         }
         (_, value) => value.clone(),
     }

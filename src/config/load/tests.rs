@@ -239,6 +239,10 @@ fn wrong_words_of_a_value_say_what_is_right() {
     for (setting, words) in [
         ("relay.on_dead=true", "relay.on_dead = \"true\": must be `skip` or `block`"),
         ("relay.batch_size=99999999999999999999", "beyond the integers, which have 64 bits"),
+        (
+            "relay.on_dead=mongodb://u:hush@h/db",
+            "relay.on_dead = \"mongodb://u:***@h/db\": must be",
+        ),
         ("relay.batch_size=3\nfoo=4", "must be one TOML value"),
         ("[relay]\nbatch_size=3", "must be section.key=value"),
         (
