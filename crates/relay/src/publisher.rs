@@ -319,8 +319,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
         };
         let PublishError { failure, detail } = error;
         let (id, losses) = (&leased.record.id, &self.context.state.connection_losses);
-        let is_answer = matches!(failure, Retryable | TooLarge | Rejected);
-        let ends_silence = is_answer && handle.destinations.note_answer(destination);
+        let ends_silence = failure.is_answer() && handle.destinations.note_answer(destination);
         self.unblock_if(ends_silence, handle, destination);
         match (failure, slot) {
             (Retryable, slot) => {

@@ -30,6 +30,14 @@ pub enum PublishFailure {
     SinkDown,
 }
 
+impl PublishFailure {
+    /// Returns whether it answers the message: the record or its destination is at fault, and the connection
+    /// works.
+    pub fn is_answer(self) -> bool {
+        matches!(self, Self::Retryable | Self::TooLarge | Self::Rejected)
+    }
+}
+
 /// A publish that did not end with a confirm.
 ///
 /// `Display` is the text of `lastError`: broker, destination and the broker's reply, never a payload or a

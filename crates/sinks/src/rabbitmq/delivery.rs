@@ -37,12 +37,8 @@ impl RabbitMq {
             Admission::Untested(trial) => self.test_target(&trial, &link, rendered, until).await,
         };
         result.map_err(|error| {
-            let is_of_link = !matches!(
-                error.failure,
-                PublishFailure::Retryable | PublishFailure::TooLarge | PublishFailure::Rejected
-            );
             // The loss of a replaced link is not the loss of the sink, which has another.
-            let is_abandoned = is_of_link && link.is_replaced();
+            let is_abandoned = !error.failure.is_answer() && link.is_replaced();
             let failure = if is_abandoned { PublishFailure::Abandoned } else { error.failure };
             PublishError { failure, ..error }
         })
@@ -143,16 +139,7 @@ impl RabbitMq {
         let channel = channel.map_err(not_sent)?;
         let target = rendered.target.clone();
         let result = self.publish_on(link, &channel.requests, None, rendered, until).await;
-        let is_answered = match &result {
-            Ok(()) => true,
-            Err(error) => !matches!(
-                error.failure,
-                PublishFailure::Indeterminate
-                    | PublishFailure::ConnectionEnded
-                    | PublishFailure::Unconfirmed
-                    | PublishFailure::SinkDown
-            ),
-        };
+        let is_answered = result.as_ref().err().is_none_or(|error| error.failure.is_answer());
         if is_answered && !channel.is_refused() {
             self.refused.permit(&target);
         }

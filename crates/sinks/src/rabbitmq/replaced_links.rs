@@ -58,8 +58,7 @@ impl ReplacedLinks {
                 || is_overdue && self.may_replace(Cause::Overdue))
     }
 
-    /// Returns whether the link in use may be replaced now.
-    pub(super) fn may_replace(&mut self, cause: Cause) -> bool {
+    fn may_replace(&mut self, cause: Cause) -> bool {
         self.links.retain(|(link, status)| {
             link.strong_count() > 0 || status.connected() || status.closing()
         });
@@ -75,18 +74,22 @@ impl ReplacedLinks {
         }
     }
 
-    /// Notes an attempt to replace the link in use.
-    pub(super) fn note_attempt(&mut self, cause: Cause) {
+    /// Begins an attempt to replace the link in use. Returns whether it may be replaced now.
+    pub(super) fn begin_attempt(&mut self, cause: Cause) -> bool {
+        if !self.may_replace(cause) {
+            return false;
+        }
         let now = Instant::now();
         match cause {
             Cause::Unresponsive => self.unresponsive_attempt = Some(now),
             Cause::Overdue => {
-                let recent =
-                    self.overdue_attempt.filter(|(at, pause)| at.elapsed() < *pause + MAX_PAUSE);
+                let last = self.overdue_attempt;
+                let recent = last.filter(|(at, pause)| at.elapsed() < *pause + MAX_PAUSE);
                 let pause = recent.map_or(OPEN_TIMEOUT, |(_, pause)| (pause * 2).min(MAX_PAUSE));
                 self.overdue_attempt = Some((now, pause));
             }
         }
+        true
     }
 
     /// Returns the links that still have messages.

@@ -20,8 +20,8 @@ use crate::rabbitmq::link::Link;
 use crate::rabbitmq::replaced_links::{Cause, MAX_OVERDUE_MESSAGES, OPEN_TIMEOUT, SILENCE_LIMIT};
 
 impl RabbitMq {
-    /// Opens another connection if the broker does not answer on this one, or will stop to. Runs with each
-    /// publish that waits for its confirm.
+    /// Opens another connection if the broker does not answer on this one, or is about to stop. Runs with
+    /// each publish that waits for its confirm.
     pub(super) async fn watch(&self, link: &Link) -> Infallible {
         if !self.replaces_links {
             return pending().await;
@@ -55,12 +55,8 @@ impl RabbitMq {
                 }
                 Cause::Overdue
             };
-            {
-                let mut replaced_links = self.replaced_links.lock();
-                if !replaced_links.may_replace(cause) {
-                    continue;
-                }
-                replaced_links.note_attempt(cause);
+            if !self.replaced_links.lock().begin_attempt(cause) {
+                continue;
             }
             // The declared topology exists, and a broker without a majority may not confirm that.
             let settings = self.settings.without_declarations();
