@@ -64,7 +64,7 @@ impl SecretUri {
             }
             Some(_) => (None, rest),
             // What stands where a port belongs may be a password, and the host is missing.
-            None => match without_port(rest) {
+            None => match before_invalid_port(rest) {
                 Some(name) => return format!("{scheme}://{name}:{HIDDEN}"),
                 None => (None, rest),
             },
@@ -86,16 +86,16 @@ impl SecretUri {
     }
 }
 
-/// Returns what stands before a text in the place of a port that is not one.
-fn without_port(rest: &str) -> Option<&str> {
+/// Returns what stands before the first colon, if one of the hosts has a port that is not a number.
+fn before_invalid_port(rest: &str) -> Option<&str> {
     let hosts = rest.split(['/', '?']).next()?;
     let is_port = |text: &str| text.parse::<u16>().is_ok();
-    hosts.split(',').find_map(|host| {
+    let is_invalid = hosts.split(',').any(|host| {
         // The colons in brackets are an IPv6 address's.
         let (_, behind) = host.rsplit_once(']').unwrap_or(("", host));
-        let (_, port) = behind.split_once(':')?;
-        (!is_port(port)).then(|| hosts.split(':').next().unwrap_or_default())
-    })
+        behind.split_once(':').is_some_and(|(_, port)| !is_port(port))
+    });
+    hosts.split(':').next().filter(|_| is_invalid)
 }
 
 impl From<&str> for SecretUri {

@@ -5,7 +5,7 @@
 
 mod clauses;
 mod harness;
-mod of_file;
+pub mod of_file;
 mod of_kafka;
 mod of_rabbitmq;
 mod of_stdout;

@@ -19,18 +19,21 @@ pub struct Disk {
     faults: Faults,
 }
 
+/// The faults of a disk. Clones share them.
 #[derive(Clone, Debug, Default)]
-struct Faults(Arc<(Mutex<State>, Condvar)>);
+pub struct Faults(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct State {
     is_frozen: bool,
     is_full: bool,
+    failing_writes: u32,
 }
 
-struct FaultyStorage {
-    file: RotatedFile,
-    faults: Faults,
+/// A file on a disk with these faults.
+pub struct FaultyStorage {
+    pub file: RotatedFile,
+    pub faults: Faults,
 }
 
 struct FaultyFile {
@@ -42,6 +45,21 @@ impl Faults {
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.0.0.lock().unwrap());
         self.0.1.notify_all();
+    }
+
+    /// Makes the next writes fail in the middle; files can still be opened.
+    pub fn fail_writes(&self, count: u32) {
+        self.change(|state| state.failing_writes = count);
+    }
+
+    fn pass_write(&self) -> io::Result<()> {
+        self.pass()?;
+        let left = &mut self.0.0.lock().unwrap().failing_writes;
+        if *left == 0 {
+            return Ok(());
+        }
+        *left -= 1;
+        Err(io::ErrorKind::StorageFull.into())
     }
 
     /// Waits while the disk is frozen, and fails where it is full.
@@ -61,7 +79,7 @@ impl Storage for FaultyStorage {
 
 impl DurableAppend for FaultyFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Err(full) = self.faults.pass() {
+        if let Err(full) = self.faults.pass_write() {
             self.file.append(&bytes[..bytes.len() / 2])?;
             return Err(full);
         }

@@ -1,19 +1,17 @@
 //! A file: every record is in it after a kill, and rotation loses none.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::doc;
 use postrider::relay::settings::Settings;
 use postrider::sink::file::File;
-use postrider::sink::file::storage::{DurableAppend, RotatedFile, Storage};
+use postrider::sink::file::storage::RotatedFile;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::contract::of_file::{Faults, FaultyStorage};
 use crate::destinations::brokers::record;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
@@ -86,40 +84,14 @@ async fn no_record_is_done_in_a_file_that_was_removed() {
     assert_eq!(ids(folder.path()), names);
 }
 
-/// A disk on which files can be opened, and on which this many writes fail.
-struct FailingDisk {
-    file: RotatedFile,
-    failures: Arc<AtomicU32>,
-}
-
-struct FailingFile {
-    file: Box<dyn DurableAppend>,
-    failures: Arc<AtomicU32>,
-}
-
-impl Storage for FailingDisk {
-    fn open(&self) -> io::Result<Box<dyn DurableAppend>> {
-        Ok(Box::new(FailingFile { file: self.file.open()?, failures: self.failures.clone() }))
-    }
-}
-
-impl DurableAppend for FailingFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let failing = |left: u32| left.checked_sub(1);
-        match self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, failing) {
-            Ok(_) => Err(io::ErrorKind::StorageFull.into()),
-            Err(_) => self.file.append(bytes),
-        }
-    }
-}
-
 #[fixture::test]
 async fn failing_disk_costs_no_attempt() {
     let outbox = TestOutbox::new().await;
     let folder = tempfile::tempdir().unwrap();
     let file = RotatedFile { path: folder.path().join("lines"), max_size: 1_000_000 };
-    let failures = Arc::new(AtomicU32::new(10));
-    let sink = File::new(FailingDisk { file, failures }, Duration::from_secs(5));
+    let faults = Faults::default();
+    faults.fail_writes(10);
+    let sink = File::new(FaultyStorage { file, faults }, Duration::from_secs(5));
     let names: Vec<String> = (0..5).map(|n| format!("r{n}")).collect();
     let records = names.iter().map(|id| record(id, "OrderCreated", "k", doc! {}));
     outbox.insert(records.collect::<Vec<_>>()).await;

@@ -146,9 +146,7 @@ impl KafkaConfig {
         };
         properties.set("security.protocol", protocol);
         if let Some(username) = &self.username {
-            // Both are librdkafka's; which one would win is not defined.
-            let is_mechanism = |name: &str| ["sasl.mechanism", "sasl.mechanisms"].contains(&name);
-            if !self.properties.iter().any(|(name, _)| is_mechanism(name)) {
+            if !self.properties.iter().any(|(name, _)| name == "sasl.mechanism") {
                 properties.set("sasl.mechanism", "PLAIN");
             }
             properties.set("sasl.username", username);

@@ -404,3 +404,31 @@ fn redacted(error: &KafkaError, properties: &Properties) -> String {
     // Some texts end in a line end.
     text.trim().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::SinkSettings;
+    use crate::kafka::config::KafkaConfig;
+
+    #[test]
+    fn mechanism_of_the_operator_replaces_plain_by_either_name() {
+        for name in ["sasl.mechanism", "sasl.mechanisms"] {
+            let mut own = KafkaConfig {
+                username: Some("u".to_owned()),
+                password_file: Some(PathBuf::from("/no/such/file")),
+                ..KafkaConfig::at("h")
+            };
+            own.properties.set(name, "SCRAM-SHA-512");
+
+            let config = client_config(&SinkSettings::new("k", own));
+
+            let set = config.config_map();
+            let of_mechanism = |key: &&str| canonical(key) == "sasl.mechanism";
+            assert_eq!(set.keys().copied().filter(of_mechanism).collect::<Vec<_>>(), [name]);
+            assert_eq!(set[name], "SCRAM-SHA-512");
+        }
+    }
+}
