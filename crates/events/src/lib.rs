@@ -39,6 +39,7 @@ pub mod metrics;
 pub mod names;
 pub mod prepare;
 mod prepared;
+pub mod query;
 mod records;
 pub mod schema;
 pub mod snapshot;

@@ -1,0 +1,148 @@
+//! What a condition may not be, whoever made it.
+
+use bson::Bson;
+
+use super::condition::{Condition, Test};
+use super::date::{DateTest, MAX_DAYS};
+use super::{MAX_LEVELS, MAX_NODES, MAX_TEXT_BYTES, MAX_VALUES, raw};
+use crate::Flaw;
+
+/// The size of a condition so far.
+#[derive(Default)]
+struct Checker {
+    allows_raw: bool,
+    nodes: usize,
+    values: usize,
+    levels: usize,
+    flaws: Vec<Flaw>,
+}
+
+/// Where a condition stands.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    path: &'p str,
+    level: usize,
+    /// Whether a full-text search may stand here.
+    allows_match: bool,
+}
+
+/// Returns the flaws of a condition, whose JSON has this path: too large, a value that is an operator, an
+/// operator that is not allowed.
+pub(super) fn flaws(condition: &Condition, path: &str, allows_raw: bool) -> Vec<Flaw> {
+    let mut checker = Checker { allows_raw, ..Checker::default() };
+    checker.condition(condition, Place { path, level: 1, allows_match: true });
+    let Checker { nodes, levels, values, mut flaws, .. } = checker;
+    for (is_over, detail) in [
+        (nodes > MAX_NODES, format!("has {nodes} conditions; at most {MAX_NODES} are allowed")),
+        (levels > MAX_LEVELS, format!("has {levels} levels; at most {MAX_LEVELS} are allowed")),
+        (
+            values > MAX_VALUES,
+            format!("has {values} values in lists; at most {MAX_VALUES} are allowed"),
+        ),
+    ] {
+        if is_over {
+            flaws.push(Flaw::new(path, detail));
+        }
+    }
+    flaws
+}
+
+impl Checker {
+    fn flaw(&mut self, place: Place<'_>, member: &str, detail: impl Into<String>) {
+        self.flaws.push(Flaw::new(format!("{}.{member}", place.path), detail));
+    }
+
+    fn condition(&mut self, condition: &Condition, place: Place<'_>) {
+        self.nodes += 1;
+        self.levels = self.levels.max(place.level);
+        // The tree was built by recursion already; this limits the work on a hostile one.
+        if self.nodes > 10 * MAX_NODES || place.level > 10 * MAX_LEVELS {
+            return;
+        }
+        match condition {
+            Condition::And(children) | Condition::Or(children) | Condition::Nor(children)
+                if children.is_empty() =>
+            {
+                self.flaw(place, "children", "is empty; at least one condition is required");
+            }
+            Condition::Ids(ids) | Condition::AggregateIds(ids) => self.values += ids.len(),
+            Condition::Match(text) => {
+                if !place.allows_match {
+                    let detail = "MATCH can stand at the root, and in AND and OR; once";
+                    self.flaw(place, "operator", detail);
+                }
+                self.text(text, place);
+            }
+            Condition::Raw(filter) if !self.allows_raw => {
+                let _ = filter;
+                self.flaw(place, "operator", "RAW is off here; queries.raw = true allows it");
+            }
+            Condition::Raw(filter) => match raw::check(filter) {
+                Ok(size) => {
+                    self.nodes += size.nodes - 1;
+                    self.levels = self.levels.max(place.level + size.levels - 1);
+                    self.values += size.values;
+                }
+                Err(detail) => self.flaw(place, "value", detail),
+            },
+            Condition::Field(_, test) => self.test(test, place),
+            _ => {}
+        }
+        let allows_match = match condition {
+            Condition::And(_) | Condition::Or(_) => place.allows_match,
+            _ => false,
+        };
+        for (at, child) in condition.children().iter().enumerate() {
+            let path = format!("{}.children[{at}]", place.path);
+            self.condition(child, Place { path: &path, level: place.level + 1, allows_match });
+        }
+    }
+
+    fn test(&mut self, test: &Test, place: Place<'_>) {
+        match test {
+            Test::Compare(_, value) => self.value(value, "value", place),
+            Test::Between(first, last) => {
+                self.value(first, "value[0]", place);
+                self.value(last, "value[1]", place);
+            }
+            Test::In(values) | Test::NotIn(values) | Test::AllIn(values) => {
+                self.values += values.len();
+                for (at, value) in values.iter().take(MAX_VALUES).enumerate() {
+                    self.value(value, &format!("value[{at}]"), place);
+                }
+            }
+            Test::Text(_, text, _) => {
+                if text.contains('\0') {
+                    self.flaw(place, "value", "has a NUL, which no text search may have");
+                }
+                self.text(text, place);
+            }
+            Test::Date(DateTest::RecentDays(days) | DateTest::EarlierDays(days), _)
+                if !(1..=MAX_DAYS).contains(days) =>
+            {
+                self.flaw(place, "value", format!("must be a number of days from 1 to {MAX_DAYS}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, text: &str, place: Place<'_>) {
+        if text.len() > MAX_TEXT_BYTES {
+            let detail =
+                format!("has {} bytes; at most {MAX_TEXT_BYTES} are searched for", text.len());
+            self.flaw(place, "value", detail);
+        }
+    }
+
+    /// Values that MongoDB would take for a search, or cannot compare.
+    fn value(&mut self, value: &Bson, member: &str, place: Place<'_>) {
+        let refused = match value {
+            Bson::RegularExpression(_) => {
+                "is a regular expression; CONTAINS, STARTS_WITH and ENDS_WITH search in texts"
+            }
+            Bson::Undefined => "is undefined; NULL finds what is null or absent",
+            _ => return,
+        };
+        self.flaw(place, member, refused);
+    }
+}

@@ -1,0 +1,279 @@
+//! Cursors: the place of a document in the order of a query.
+//!
+//! MongoDB's `$gt` and `$lt` compare values of one kind only, and an absent field with none. A cursor that
+//! used them alone would skip what is missing, null or of another kind. So the filter behind a cursor also
+//! names the kinds that follow.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use bson::{Bson, Document, doc};
+
+/// The longest value of a cursor, in bytes of BSON.
+const MAX_BYTES: usize = 16_384;
+
+const ORDER: &str = "o";
+const VALUES: &str = "v";
+
+/// The place behind a document: its values of the fields of an order.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place(Vec<Bson>);
+
+/// Why there is no cursor behind a document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsortable {
+    /// A field of the order holds an array.
+    #[error("{0} holds an array in some documents, so it has no order; sort by another field")]
+    Array(String),
+    /// A field of the order holds a value of a kind whose order a filter cannot express.
+    #[error("{0} holds a regular expression or code in some documents; sort by another field")]
+    Kind(String),
+    /// The values of the order are too long.
+    #[error("{0} holds a value that is too long for a cursor; sort by another field")]
+    Long(String),
+}
+
+/// A text that is not a cursor of this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is no cursor of this order: give the `next` of an answer with the same sort")]
+pub struct InvalidCursor;
+
+impl Place {
+    /// The place behind a stored document, which has the fields of the order.
+    pub(super) fn behind(document: &Document, order: &Document) -> Result<Self, Unsortable> {
+        let value = |field: &String| {
+            let value = value_at(document, field)?;
+            if Kind::of(&value).is_none() {
+                return Err(Unsortable::Kind(field.clone()));
+            }
+            Ok(value)
+        };
+        order.keys().map(value).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The place as text.
+    pub(super) fn encode(&self, order: &Document) -> Result<String, Unsortable> {
+        let size =
+            |value: &Bson| doc! { "": value }.to_vec().map_or(usize::MAX, |bytes| bytes.len());
+        if let Some((field, _)) =
+            order.keys().zip(&self.0).find(|(_, value)| size(value) > MAX_BYTES)
+        {
+            return Err(Unsortable::Long(field.clone()));
+        }
+        let bytes = doc! { ORDER: order, VALUES: &self.0 }.to_vec().unwrap_or_default();
+        Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// Reads a place in this order.
+    pub(super) fn decode(text: &str, order: &Document) -> Result<Self, InvalidCursor> {
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidCursor)?;
+        let mut read = Document::from_reader(bytes.as_slice()).map_err(|_| InvalidCursor)?;
+        let (Some(Bson::Document(of)), Some(Bson::Array(values))) =
+            (read.remove(ORDER), read.remove(VALUES))
+        else {
+            return Err(InvalidCursor);
+        };
+        // Also in the same sequence, which the equality of documents ignores.
+        let is_same = of.iter().eq(order.iter()) && values.len() == order.len();
+        let is_place = is_same && values.iter().all(|value| Kind::of(value).is_some());
+        if is_place { Ok(Self(values)) } else { Err(InvalidCursor) }
+    }
+
+    /// The filter of the documents behind it, in this order.
+    pub(super) fn filter(&self, order: &Document) -> Document {
+        let mut ways = Vec::new();
+        let mut equal = Vec::new();
+        for ((field, sign), value) in order.iter().zip(&self.0) {
+            for beyond in beyond(field, value, *sign == Bson::Int32(1)) {
+                let mut all = equal.clone();
+                all.push(beyond);
+                ways.push(doc! { "$and": all });
+            }
+            equal.push(doc! { field: { "$eq": value } });
+        }
+        // Behind the greatest value of all there is nothing.
+        if ways.is_empty() {
+            doc! { "_id": { "$in": [] } }
+        } else {
+            doc! { "$or": ways }
+        }
+    }
+}
+
+/// The value of a stored document that MongoDB sorts it by; an absent one is null.
+fn value_at(document: &Document, field: &str) -> Result<Bson, Unsortable> {
+    let (name, rest) = match field.split_once('.') {
+        Some((name, rest)) => (name, Some(rest)),
+        None => (field, None),
+    };
+    match (document.get(name), rest) {
+        (Some(Bson::Array(_)), _) => Err(Unsortable::Array(field.to_owned())),
+        (Some(Bson::Document(inner)), Some(rest)) => {
+            let of_field = |error| match error {
+                Unsortable::Array(_) => Unsortable::Array(field.to_owned()),
+                other => other,
+            };
+            value_at(inner, rest).map_err(of_field)
+        }
+        (Some(value), None) => Ok(value.clone()),
+        (Some(_) | None, _) => Ok(Bson::Null),
+    }
+}
+
+/// The kinds of values in the order of MongoDB, with the numbers of their types. Values of one kind are
+/// compared with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Kind {
+    MinKey,
+    Null,
+    Number,
+    Text,
+    Document,
+    Binary,
+    ObjectId,
+    Boolean,
+    Date,
+    Timestamp,
+    MaxKey,
+}
+
+impl Kind {
+    const ALL: [Self; 11] = [
+        Self::MinKey,
+        Self::Null,
+        Self::Number,
+        Self::Text,
+        Self::Document,
+        Self::Binary,
+        Self::ObjectId,
+        Self::Boolean,
+        Self::Date,
+        Self::Timestamp,
+        Self::MaxKey,
+    ];
+
+    /// The kind of a value; `None` for those that a filter cannot compare.
+    fn of(value: &Bson) -> Option<Self> {
+        Some(match value {
+            Bson::MinKey => Self::MinKey,
+            Bson::Null => Self::Null,
+            Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_) | Bson::Decimal128(_) => Self::Number,
+            Bson::String(_) | Bson::Symbol(_) => Self::Text,
+            Bson::Document(_) => Self::Document,
+            Bson::Binary(_) => Self::Binary,
+            Bson::ObjectId(_) => Self::ObjectId,
+            Bson::Boolean(_) => Self::Boolean,
+            Bson::DateTime(_) => Self::Date,
+            Bson::Timestamp(_) => Self::Timestamp,
+            Bson::MaxKey => Self::MaxKey,
+            _ => return None,
+        })
+    }
+
+    /// The types of BSON with this kind. Those that cannot be compared stand with their neighbours, so that
+    /// they are found, and refused, rather than skipped.
+    fn types(self) -> &'static [i32] {
+        match self {
+            Self::MinKey => &[-1],
+            // Null and undefined.
+            Self::Null => &[10, 6],
+            Self::Number => &[1, 16, 18, 19],
+            Self::Text => &[2, 14],
+            // Documents and arrays.
+            Self::Document => &[3, 4],
+            Self::Binary => &[5],
+            Self::ObjectId => &[7],
+            Self::Boolean => &[8],
+            Self::Date => &[9],
+            // Timestamps; regular expressions, pointers and code.
+            Self::Timestamp => &[17, 11, 12, 13, 15],
+            Self::MaxKey => &[127],
+        }
+    }
+}
+
+/// The filters of the values behind this one: none, or any of these.
+fn beyond(field: &str, value: &Bson, ascends: bool) -> Vec<Document> {
+    let Some(kind) = Kind::of(value) else { return Vec::new() };
+    let mut ways = Vec::new();
+    let is_nan = is_nan(value);
+    match kind {
+        Kind::MinKey | Kind::Null | Kind::MaxKey => {}
+        Kind::Number if is_nan && ascends => {
+            ways.push(doc! { field: { "$gte": f64::NEG_INFINITY } })
+        }
+        Kind::Number if is_nan => {}
+        _ if ascends => ways.push(doc! { field: { "$gt": value } }),
+        _ => ways.push(doc! { field: { "$lt": value } }),
+    }
+    if kind == Kind::Number && !is_nan && !ascends {
+        // NaN is the least number of the order, and not less than any.
+        ways.push(doc! { field: { "$eq": f64::NAN } });
+    }
+    let follows = |other: &Kind| if ascends { *other > kind } else { *other < kind };
+    let types: Vec<i32> = Kind::ALL
+        .iter()
+        .filter(|other| follows(other))
+        .flat_map(|kind| kind.types())
+        .copied()
+        .collect();
+    if !types.is_empty() {
+        ways.push(doc! { field: { "$type": types } });
+    }
+    if !ascends && kind > Kind::Null {
+        // Absent, too.
+        ways.push(doc! { field: { "$eq": Bson::Null } });
+    }
+    if !ascends && kind != Kind::MinKey {
+        // An empty array is less than null, and an array has no order.
+        ways.push(doc! { field: { "$eq": [] } });
+    }
+    ways
+}
+
+fn is_nan(value: &Bson) -> bool {
+    match value {
+        Bson::Double(number) => number.is_nan(),
+        Bson::Decimal128(number) => number.to_string().ends_with("NaN"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_again_in_its_own_order_only() {
+        let order = doc! { "state.x": -1, "_id": 1 };
+        let document = doc! { "_id": "7", "state": { "x": 1.5 } };
+        let place = Place::behind(&document, &order).unwrap();
+        let text = place.encode(&order).unwrap();
+
+        assert_eq!(Place::decode(&text, &order), Ok(place));
+        for other in
+            [doc! { "_id": 1, "state.x": -1 }, doc! { "state.x": 1, "_id": 1 }, doc! { "_id": 1 }]
+        {
+            assert_eq!(Place::decode(&text, &other), Err(InvalidCursor), "{other}");
+        }
+        for text in ["", "!", "AAAA", &text[1..]] {
+            assert_eq!(Place::decode(text, &order), Err(InvalidCursor), "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_and_what_is_too_long_have_no_place() {
+        let order = doc! { "a.b": 1, "_id": 1 };
+        let refused = |document: Document| {
+            Place::behind(&document, &order).and_then(|place| place.encode(&order)).unwrap_err()
+        };
+        let field = || "a.b".to_owned();
+        assert_eq!(refused(doc! { "a": { "b": [] } }), Unsortable::Array(field()));
+        assert_eq!(refused(doc! { "a": [{ "b": 1 }] }), Unsortable::Array(field()));
+        assert_eq!(
+            refused(doc! { "a": { "b": "x".repeat(MAX_BYTES) } }),
+            Unsortable::Long(field())
+        );
+        let code = Bson::JavaScriptCode(String::new());
+        assert_eq!(refused(doc! { "a": { "b": code } }), Unsortable::Kind(field()));
+    }
+}

@@ -1,0 +1,65 @@
+//! Queries of events and snapshots by conditions.
+//!
+//! ```text
+//!  JSON of a condition ──▶ Condition ──▶ filter of MongoDB ──▶ plan: does it scan? ──▶ find, count
+//!     json                 condition     compile, date         plan                    service
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`condition`], [`field`] | the conditions, and how a Rust program builds them |
+//! | [`date`], `pattern`, [`zone`] | days, weeks and months of a time zone |
+//! | `check`, `raw` | limits, and which operators of MongoDB a [`Condition::Raw`] may contain |
+//! | `compile` | the filter for events or snapshots |
+//! | [`projection`], [`sort`], `cursor` | which fields, in which order, from where on |
+//! | `plan` | refuses a query that reads a whole large collection |
+//! | [`service`] | runs queries |
+//! | `json` | the JSON form, which is that of the Wow framework |
+//!
+//! The 43 operators, their JSON and their meaning are those of the Wow framework (8.10.10), but for
+//! time zones, whose rules are followed also around a change of the clock.
+
+mod check;
+mod compile;
+pub mod condition;
+mod cursor;
+pub mod date;
+pub mod field;
+#[cfg(feature = "json")]
+pub mod json;
+mod pattern;
+mod plan;
+pub mod projection;
+mod raw;
+pub mod service;
+pub mod sort;
+pub mod zone;
+
+pub use compile::Target;
+pub use condition::{Comparison, Condition, DeletionState, Test, TextTest};
+pub use date::{DateForm, DateTest};
+pub use field::{FieldName, InvalidField};
+pub use projection::Projection;
+pub use service::{Found, Page, Paged, Query, QueryError, QueryService, QuerySettings, ScanPolicy};
+pub use sort::{Direction, Sort};
+
+/// The most conditions in one, children included.
+pub const MAX_NODES: usize = 64;
+
+/// The most levels of children.
+pub const MAX_LEVELS: usize = 16;
+
+/// The most values in one condition, of all its lists together.
+pub const MAX_VALUES: usize = 1_000;
+
+/// The most bytes of a text that is searched for.
+pub const MAX_TEXT_BYTES: usize = 4_096;
+
+/// The most documents of one list.
+pub const MAX_LIST: u32 = 1_000;
+
+/// The last document that a page may reach: `index` × `size`.
+pub const MAX_WINDOW: u64 = 10_000;
+
+/// The most fields of a projection or a sort.
+pub const MAX_FIELDS: usize = 100;

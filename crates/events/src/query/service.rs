@@ -1,0 +1,485 @@
+//! Runs queries.
+
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Document, doc};
+use futures_util::{Stream, TryStreamExt, future, stream};
+use jiff::Timestamp;
+use mongodb::Collection;
+use mongodb::options::Hint;
+use postrider_store::{StoreError, within};
+use tracing::warn;
+
+use super::check;
+use super::compile::{Target, filter};
+use super::condition::Condition;
+use super::cursor::Place;
+pub use super::cursor::Unsortable;
+pub use super::plan::Scan;
+use super::plan::{Plans, Shape};
+use super::projection::Projection;
+use super::sort::{Sort, order};
+use super::{MAX_FIELDS, MAX_LIST, MAX_WINDOW};
+use crate::Flaw;
+use crate::context::Context;
+use crate::names::AggregateName;
+
+const ACTION: &str = "query";
+
+/// The documents of one batch of the server.
+const BATCH_DOCUMENTS: u32 = 500;
+
+/// How long the client waits for the server, beyond the time that the server may take.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Codes of MongoDB's errors (`error_codes.yml`).
+const BAD_VALUE: i32 = 2;
+const INDEX_NOT_FOUND: i32 = 27;
+const TIME_LIMIT: i32 = 50;
+const NO_PLANS: i32 = 291;
+
+/// The limits of queries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuerySettings {
+    /// The time that MongoDB may take for a query, or a batch of one.
+    pub timeout: Duration,
+    /// The largest collection that a query without an index may read.
+    pub max_scan: u64,
+    /// What happens to a query that would read a larger one.
+    pub scans: ScanPolicy,
+    /// Whether [`Condition::Raw`] is allowed.
+    pub raw: bool,
+}
+
+/// What happens to a query that reads a whole large collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScanPolicy {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is executed, with a warning in the log.
+    Warn,
+}
+
+impl Default for QuerySettings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            max_scan: 10_000,
+            scans: ScanPolicy::default(),
+            raw: false,
+        }
+    }
+}
+
+/// What to find.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Query {
+    /// The condition.
+    pub condition: Condition,
+    /// The fields of the answers.
+    pub projection: Projection,
+    /// The order, from its first field on.
+    pub sort: Vec<Sort>,
+    /// Whether the id ends the order, so that lists have cursors, and no document is on two pages; by
+    /// default. Without it an index on the fields of the order is enough.
+    pub is_total: bool,
+    /// Of this tenant only.
+    pub tenant_id: Option<String>,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            condition: Condition::All,
+            projection: Projection::All,
+            sort: Vec::new(),
+            is_total: true,
+            tenant_id: None,
+        }
+    }
+}
+
+/// One document of a list, or its end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// A document as it is stored.
+    Document(Document),
+    /// There are more: the cursor from which they go on. The last item.
+    Next(String),
+}
+
+/// A page of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Its number, from 1.
+    pub index: u64,
+    /// The documents of a page.
+    pub size: u64,
+}
+
+/// A page, with the number of documents of all pages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Paged {
+    /// The documents of this page, as they are stored.
+    pub items: Vec<Document>,
+    /// The number of all documents that meet the condition.
+    pub total: u64,
+}
+
+/// Why a query has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// It is invalid. The fields are named as in the JSON form.
+    #[error("the query is not valid")]
+    Invalid(Vec<Flaw>),
+    /// MongoDB would read a whole large collection.
+    #[error(
+        "no index serves this query: it would read all of {}, which has about {} documents; add a \
+         condition on an indexed field, or create an index on the fields of the condition and the sort",
+        .0.collection, .0.documents
+    )]
+    Scan(Scan),
+    /// [`Condition::Match`] needs a text index.
+    #[error(
+        "MATCH needs a text index, and {collection} has none; create one, for example \
+         db.getCollection({collection:?}).createIndex({{ \"state.name\": \"text\" }})"
+    )]
+    NoTextIndex {
+        /// The collection.
+        collection: String,
+    },
+    /// The documents cannot be sorted so.
+    #[error("sort: {0}")]
+    Sort(#[from] Unsortable),
+    /// It took longer than [`QuerySettings::timeout`].
+    #[error(
+        "the query took longer than {limit:?} (queries.timeout); a condition on an indexed field makes it faster"
+    )]
+    Timeout {
+        /// The limit.
+        limit: Duration,
+    },
+    /// MongoDB refuses the filter or the order.
+    #[error("MongoDB refuses the query: {0}")]
+    Refused(String),
+    /// A document cannot be decoded.
+    #[error("a document is not valid BSON")]
+    Decode(#[source] bson::error::Error),
+    /// MongoDB failed.
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+/// Queries of the events and snapshots of a context. Clones share what is known of plans.
+#[derive(Clone, Debug)]
+pub struct QueryService {
+    context: Context,
+    settings: QuerySettings,
+    plans: Plans,
+}
+
+impl QueryService {
+    /// Queries of this context. Sends nothing.
+    pub fn new(context: Context, settings: QuerySettings) -> Self {
+        Self { context, settings, plans: Plans::default() }
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &QuerySettings {
+        &self.settings
+    }
+
+    /// Lists the documents that meet the condition, from a cursor on: at most `limit`, and a cursor if
+    /// there are more. The order ends with the id, so that no document is skipped or found twice, unless it
+    /// is changed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`]; later as items, then also [`QueryError::Sort`].
+    pub async fn list(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        query: &Query,
+        limit: u32,
+        after: Option<&str>,
+    ) -> Result<impl Stream<Item = Result<Found, QueryError>> + Send + use<>, QueryError> {
+        let mut flaws = self.flaws(query);
+        if !(1..=MAX_LIST).contains(&limit) {
+            flaws.push(Flaw::new("limit", format!("must be from 1 to {MAX_LIST}")));
+        }
+        let order = order(&query.sort, target, query.is_total);
+        let mut place = None;
+        if let Some(after) = after {
+            match Place::decode(after, &order) {
+                Ok(read) => place = Some(read),
+                Err(error) => flaws.push(Flaw::new("after", error.to_string())),
+            }
+        }
+        refuse(flaws)?;
+        let mut filter = filter_of(query, target);
+        if let Some(place) = place {
+            filter = doc! { "$and": [filter, place.filter(&order)] };
+        }
+        let needed: Vec<&str> = order.keys().map(String::as_str).collect();
+        let (stored, is_wider) = query.projection.stored(target, &needed);
+        // One more is the beginning of the next part.
+        let range = Slice { skip: 0, limit: i64::from(limit) + 1 };
+        let found = self.find(target, name, &filter, &order, stored, range).await?;
+        let listing = Listing {
+            found: Box::pin(found),
+            order: query.is_total.then_some(order),
+            projection: is_wider.then(|| (query.projection.clone(), target)),
+            left: limit,
+            place: None,
+        };
+        Ok(stream::try_unfold(listing, |mut listing| async {
+            Ok(listing.next().await?.map(|found| (found, listing)))
+        }))
+    }
+
+    /// Reads the first document that meets the condition.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub async fn single(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        query: &Query,
+    ) -> Result<Option<Document>, QueryError> {
+        let query = Query { is_total: false, ..query.clone() };
+        let found = self.list(target, name, &query, 1, None).await?;
+        Ok(match pin!(found).try_next().await? {
+            Some(Found::Document(document)) => Some(document),
+            _ => None,
+        })
+    }
+
+    /// Reads a page, and counts all documents that meet the condition.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub async fn page(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        query: &Query,
+        page: Page,
+    ) -> Result<Paged, QueryError> {
+        let mut flaws = self.flaws(query);
+        flaws.extend(page.flaws());
+        refuse(flaws)?;
+        let (filter, order) =
+            (filter_of(query, target), order(&query.sort, target, query.is_total));
+        let (stored, _) = query.projection.stored(target, &[]);
+        let range = Slice {
+            skip: (page.index - 1) * page.size,
+            limit: i64::try_from(page.size).unwrap_or(i64::MAX),
+        };
+        let items = async {
+            let found = self.find(target, name, &filter, &order, stored, range).await?;
+            found.try_collect::<Vec<_>>().await
+        };
+        let (items, total) = future::try_join(items, self.count_all(target, name, &filter)).await?;
+        Ok(Paged { items, total })
+    }
+
+    /// Counts the documents that meet the condition, of this tenant if one is given.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub async fn count(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        condition: &Condition,
+        tenant_id: Option<&str>,
+    ) -> Result<u64, QueryError> {
+        let query = Query {
+            condition: condition.clone(),
+            tenant_id: tenant_id.map(ToOwned::to_owned),
+            ..Query::default()
+        };
+        refuse(self.flaws(&query))?;
+        let filter = filter_of(&query, target);
+        self.refuse_scan(target, name, Shape { filter: &filter, order: &Document::new() }).await?;
+        self.count_all(target, name, &filter).await
+    }
+
+    async fn count_all(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        filter: &Document,
+    ) -> Result<u64, QueryError> {
+        let collection = self.collection(target, name);
+        let mut counting =
+            collection.count_documents(filter.clone()).max_time(self.settings.timeout);
+        if filter.is_empty() {
+            // Keys are smaller than documents.
+            counting = counting.hint(Hint::Keys(doc! { "_id": 1 }));
+        }
+        let counted = within(ACTION, self.settings.timeout + GRACE, counting).await;
+        counted.map_err(|error| self.error(error, collection.name()))
+    }
+
+    /// Finds documents, unless it would be a scan.
+    async fn find(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        filter: &Document,
+        order: &Document,
+        projection: Document,
+        Slice { skip, limit }: Slice,
+    ) -> Result<impl Stream<Item = Result<Document, QueryError>> + Send + use<>, QueryError> {
+        self.refuse_scan(target, name, Shape { filter, order }).await?;
+        let collection = self.collection(target, name);
+        let documents = collection.clone_with_type::<RawDocumentBuf>();
+        let finding = documents
+            .find(filter.clone())
+            .sort(order.clone())
+            .projection(projection)
+            .skip(skip)
+            .limit(limit)
+            .batch_size(BATCH_DOCUMENTS)
+            .max_time(self.settings.timeout);
+        let limit = self.settings.timeout + GRACE;
+        let cursor = within(ACTION, limit, finding).await;
+        let cursor = cursor.map_err(|error| self.error(error, collection.name()))?;
+        let state = (cursor, self.clone(), collection.name().to_owned());
+        Ok(stream::try_unfold(state, move |(mut cursor, service, collection)| async move {
+            let next = within(ACTION, limit, async { cursor.try_next().await }).await;
+            let Some(raw) = next.map_err(|error| service.error(error, &collection))? else {
+                return Ok(None);
+            };
+            let document = Document::try_from(raw).map_err(QueryError::Decode)?;
+            Ok(Some((document, (cursor, service, collection))))
+        }))
+    }
+
+    /// Refuses a query that reads a whole large collection, or logs it.
+    async fn refuse_scan(
+        &self,
+        target: Target,
+        name: &AggregateName,
+        shape: Shape<'_>,
+    ) -> Result<(), QueryError> {
+        let collection = self.collection(target, name);
+        let database = self.context.database(target.kind());
+        let scanning = self.plans.scan(&database, &collection, shape, self.settings.max_scan);
+        let scan = scanning.await.map_err(|error| self.error(error, collection.name()))?;
+        match (scan, self.settings.scans) {
+            (None, _) => Ok(()),
+            (Some(scan), ScanPolicy::Refuse) => Err(QueryError::Scan(scan)),
+            (Some(Scan { collection, documents }), ScanPolicy::Warn) => {
+                warn!(collection, documents, "no index serves a query, which reads all documents");
+                Ok(())
+            }
+        }
+    }
+
+    fn collection(&self, target: Target, name: &AggregateName) -> Collection<Document> {
+        self.context.collection(target.kind(), name.as_str())
+    }
+
+    fn flaws(&self, query: &Query) -> Vec<Flaw> {
+        let mut flaws = check::flaws(&query.condition, "condition", self.settings.raw);
+        if let Err(overlap) = query.projection.check() {
+            flaws.push(Flaw::new("projection", overlap.to_string()));
+        }
+        let counts = [("projection", query.projection.fields().len()), ("sort", query.sort.len())];
+        for (field, _) in counts.into_iter().filter(|(_, count)| *count > MAX_FIELDS) {
+            flaws.push(Flaw::new(field, format!("has more than {MAX_FIELDS} fields")));
+        }
+        flaws
+    }
+
+    /// The error of a query, by MongoDB's code.
+    fn error(&self, error: StoreError, collection: &str) -> QueryError {
+        match error.code() {
+            Some(TIME_LIMIT) => QueryError::Timeout { limit: self.settings.timeout },
+            Some(INDEX_NOT_FOUND) => QueryError::NoTextIndex { collection: collection.to_owned() },
+            Some(BAD_VALUE | NO_PLANS) => QueryError::Refused(error.refusal()),
+            _ => QueryError::Store(error),
+        }
+    }
+}
+
+/// Documents of a query, from one to another.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    skip: u64,
+    limit: i64,
+}
+
+/// A list that is being read.
+struct Listing<S> {
+    found: Pin<Box<S>>,
+    /// The order, if it is total.
+    order: Option<Document>,
+    /// The projection, if more was read than it has.
+    projection: Option<(Projection, Target)>,
+    /// How many documents may follow.
+    left: u32,
+    /// The place behind the last document.
+    place: Option<Place>,
+}
+
+impl<S: Stream<Item = Result<Document, QueryError>>> Listing<S> {
+    async fn next(&mut self) -> Result<Option<Found>, QueryError> {
+        let Some(mut document) = self.found.try_next().await? else { return Ok(None) };
+        let Some(left) = self.left.checked_sub(1) else {
+            let (Some(place), Some(order)) = (&self.place, &self.order) else { return Ok(None) };
+            return Ok(Some(Found::Next(place.encode(order)?)));
+        };
+        self.left = left;
+        if let Some(order) = &self.order {
+            self.place = Some(Place::behind(&document, order)?);
+        }
+        if let Some((projection, target)) = &self.projection {
+            projection.apply(*target, &mut document);
+        }
+        Ok(Some(Found::Document(document)))
+    }
+}
+
+impl Page {
+    /// What is wrong with it.
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let Self { index, size } = *self;
+        let mut flaws = Vec::new();
+        if index == 0 {
+            flaws.push(Flaw::new("page.index", "must be 1 or above: the first page is 1"));
+        }
+        if !(1..=u64::from(MAX_LIST)).contains(&size) {
+            flaws.push(Flaw::new("page.size", format!("must be from 1 to {MAX_LIST}")));
+        } else if index.saturating_mul(size) > MAX_WINDOW {
+            let detail = format!(
+                "index × size must be at most {MAX_WINDOW}; behind that, lists go on by their cursor"
+            );
+            flaws.push(Flaw::new("page.index", detail));
+        }
+        flaws
+    }
+}
+
+fn refuse(flaws: Vec<Flaw>) -> Result<(), QueryError> {
+    if flaws.is_empty() { Ok(()) } else { Err(QueryError::Invalid(flaws)) }
+}
+
+fn filter_of(query: &Query, target: Target) -> Document {
+    let filter = filter(&query.condition, target, Timestamp::now());
+    match &query.tenant_id {
+        None => filter,
+        Some(tenant) if filter.is_empty() => doc! { "tenantId": tenant },
+        Some(tenant) => doc! { "$and": [{ "tenantId": tenant }, filter] },
+    }
+}
