@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use postrider_events::context::ContextSettings;
+use postrider_events::query::QuerySettings;
 use postrider_outbox::ids::SinkName;
 use postrider_outbox::schema::options::SchemaOptions;
 use postrider_relay::partition::config::PartitionsConfig;
@@ -55,6 +56,8 @@ pub struct Resolved {
     pub events_enabled: bool,
     /// The databases of events, snapshots and prepare keys.
     pub context: ContextSettings,
+    /// The limits of queries.
+    pub queries: QuerySettings,
     /// The HTTP API and its tokens, where this process serves it.
     pub api: Option<(ApiConfig, Tokens)>,
     /// The address of the ops server.
@@ -155,6 +158,7 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
         instance_name: config.instance.name.clone(),
         events_enabled: config.events.enabled && config.api.enabled,
         context,
+        queries: config.queries.clone(),
         api,
         ops_listen: config.ops.listen.clone(),
         warnings: warnings(config),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use postrider_events::config::{DatabaseConfig, EventsConfig};
+use postrider_events::query::QuerySettings;
 use postrider_outbox::config::OutboxConfig;
 use postrider_relay::partition::config::PartitionsConfig;
 use postrider_relay::partition::names::MAX_NAME_LENGTH;
@@ -50,6 +51,8 @@ pub struct Config {
     pub snapshots: DatabaseConfig,
     /// The prepare keys.
     pub prepare: DatabaseConfig,
+    /// Queries of events and snapshots (docs/queries.md).
+    pub queries: QuerySettings,
     /// The HTTP API (docs/http.md).
     pub api: ApiConfig,
 }

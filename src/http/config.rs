@@ -41,6 +41,8 @@ pub struct ApiConfig {
     pub timeout: Duration,
     /// Whether the API may listen beyond loopback without tokens and answer any `Host`: something else guards it.
     pub allow_unauthenticated: bool,
+    /// Whether the queries of the Wow framework's clients are served, under `/wow` (docs/queries.md).
+    pub wow_routes: bool,
     /// Certificate chain and private key in PEM, read again when a file changes. Without them: plain HTTP.
     pub tls: ServerTlsConfig,
 }
@@ -58,6 +60,7 @@ impl Default for ApiConfig {
             // Longer than an election of MongoDB's members takes.
             timeout: Duration::from_secs(30),
             allow_unauthenticated: false,
+            wow_routes: false,
             tls: ServerTlsConfig::default(),
         }
     }

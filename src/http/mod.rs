@@ -4,7 +4,7 @@
 //! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
 //!   → request id, permit, time limit, panics                        middleware
 //!     → route → Call<scope, path, query>, Body: types               extract, params, auth
-//!       → the call                        events, snapshots, prepare, outbox, fleet
+//!       → the call                        events, snapshots, queries, prepare, outbox, fleet
 //!     ← a type as JSON, or problem+json                             list, stream, stored, problem
 //! ```
 //!
@@ -23,6 +23,7 @@ mod outbox;
 mod params;
 mod prepare;
 mod problem;
+mod queries;
 mod server;
 mod snapshots;
 mod state;
@@ -52,11 +53,14 @@ pub enum Drained {
     Cut(usize),
 }
 
-/// All calls.
-fn calls() -> OpenApiRouter<Api> {
+/// All calls; those of Wow's clients if `api.wow_routes`.
+fn calls(has_wow: bool) -> OpenApiRouter<Api> {
+    let wow = if has_wow { queries::wow::calls() } else { OpenApiRouter::new() };
     OpenApiRouter::new()
         .merge(events::calls())
         .merge(snapshots::calls())
+        .merge(queries::calls())
+        .merge(wow)
         .merge(prepare::calls())
         .merge(outbox::calls())
         .merge(fleet::calls())
@@ -64,7 +68,7 @@ fn calls() -> OpenApiRouter<Api> {
 
 /// All routes.
 fn routes(shared: Api) -> Router {
-    let (calls, api) = calls().split_for_parts();
+    let (calls, api) = calls(shared.wow_routes).split_for_parts();
     let description = openapi::describe(api);
     let json = [(header::CONTENT_TYPE, "application/json")];
     calls

@@ -255,7 +255,9 @@ impl From<StoreError> for Problem {
 /// What the client of an unconfirmed request should do.
 pub fn retry_advice(method: &Method, path: &str) -> &'static str {
     let area = path.strip_prefix("/v1/").unwrap_or_default();
-    if method == Method::GET {
+    let is_query =
+        path.starts_with("/wow/") || path.ends_with("/query") || path.ends_with("/count");
+    if method == Method::GET || (method == Method::POST && is_query) {
         "retry"
     } else if area.starts_with("aggregates/") {
         "whether it was written is unknown; retry with the same body, which takes effect once"
@@ -277,6 +279,9 @@ mod tests {
     fn retry_advice_depends_on_the_kind_of_request() {
         for (method, path, expected) in [
             (Method::GET, "/v1/outbox/records", "retry"),
+            (Method::POST, "/v1/aggregates/order/events/query", "retry"),
+            (Method::POST, "/v1/aggregates/order/snapshots/count", "retry"),
+            (Method::POST, "/wow/order/snapshot/list", "retry"),
             (Method::POST, "/v1/aggregates/order/1/events", "same body"),
             (Method::PUT, "/v1/aggregates/order/1/snapshot", "same body"),
             (Method::DELETE, "/v1/prepare/name/ada", "the key was changed is unknown; read it"),
@@ -287,7 +292,7 @@ mod tests {
             let advice = retry_advice(&method, path);
 
             assert!(advice.contains(expected), "{path}: {advice}");
-            assert_eq!(advice == "retry", method == Method::GET, "{path}: {advice}");
+            assert_eq!(advice == "retry", expected == "retry", "{path}: {advice}");
         }
     }
 }

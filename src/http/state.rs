@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventStore;
+use crate::events::query::QueryService;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
 use crate::http::problem::Problem;
@@ -27,6 +28,8 @@ pub struct ApiState {
     allow_unauthenticated: bool,
     /// The largest body.
     pub(super) max_body: usize,
+    /// `api.wow_routes`.
+    pub(super) wow_routes: bool,
     /// The longest time until an answer begins.
     pub(super) timeout: Duration,
     /// A permit for each concurrent request.
@@ -45,6 +48,8 @@ pub struct Services {
     pub fleet: Fleet,
     /// The event store, where this process hosts one.
     pub events: Option<EventStore>,
+    /// Queries of the event store.
+    pub queries: Option<QueryService>,
     /// Wakes the relay of this process for records that are enqueued here.
     pub wake: Option<Wakeup>,
 }
@@ -55,6 +60,7 @@ impl ApiState {
             tokens,
             allow_unauthenticated: config.allow_unauthenticated,
             max_body: config.max_body,
+            wow_routes: config.wow_routes,
             timeout: config.timeout,
             permits: Arc::new(Semaphore::new(config.max_concurrent)),
             stop,
@@ -92,6 +98,16 @@ impl ApiState {
     /// MongoDB has not been reached yet.
     pub(super) fn services(&self) -> Result<&Services, Problem> {
         self.services.get().ok_or_else(|| Problem::unavailable("MongoDB has not been reached yet"))
+    }
+
+    /// The queries of the event store.
+    ///
+    /// # Errors
+    ///
+    /// As [`event_store`](Self::event_store).
+    pub(super) fn queries(&self) -> Result<&QueryService, Problem> {
+        self.event_store()?;
+        self.services()?.queries.as_ref().ok_or_else(Problem::internal)
     }
 
     /// The event store.

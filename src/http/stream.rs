@@ -1,5 +1,6 @@
 //! Streams long lists, no faster than the client receives them.
 
+use std::error::Error;
 use std::pin::Pin;
 
 use axum::body::{Body, Bytes};
@@ -9,7 +10,6 @@ use futures_util::stream::{self, Stream, StreamExt};
 use serde::Serialize;
 use tracing::warn;
 
-use crate::events::LoadError;
 use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
 use crate::telemetry::chain;
@@ -24,31 +24,53 @@ pub enum ListForm {
     Json,
     /// One item per line.
     Lines,
+    /// A bare array, without `next`.
+    Array,
+    /// Server-sent events, one for each item.
+    Events,
 }
 
 impl ListForm {
     /// The form that the client accepts.
     pub fn accepted(headers: &HeaderMap) -> Self {
-        let wanted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let has_lines = wanted.flat_map(|text| text.split(',')).any(is_lines);
-        if has_lines { Self::Lines } else { Self::Json }
+        if accepts(headers, "application/x-ndjson") { Self::Lines } else { Self::Json }
+    }
+
+    /// The form that a client of the Wow framework accepts.
+    pub fn accepted_by_wow(headers: &HeaderMap) -> Self {
+        if accepts(headers, "text/event-stream") { Self::Events } else { Self::Array }
+    }
+
+    /// What stands before the first item, between two, and behind each.
+    fn marks(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Json => ("{\"items\":[", ",", ""),
+            Self::Array => ("[", ",", ""),
+            Self::Lines => ("", "", "\n"),
+            Self::Events => ("", "", "\n\n"),
+        }
     }
 
     fn content_type(self) -> &'static str {
         match self {
-            Self::Json => "application/json",
+            Self::Json | Self::Array => "application/json",
             Self::Lines => "application/x-ndjson",
+            Self::Events => "text/event-stream",
         }
     }
 }
 
-fn is_lines(kind: &str) -> bool {
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    kind.eq_ignore_ascii_case("application/x-ndjson")
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    let wanted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut kinds = wanted.flat_map(|text| text.split(','));
+    kinds.any(|wanted| {
+        let wanted = wanted.split(';').next().unwrap_or_default().trim();
+        wanted.eq_ignore_ascii_case(kind)
+    })
 }
 
-/// An item with the cursor of the part that begins with it.
-type Item<T> = Result<(String, T), LoadError>;
+/// An item with the cursor of the part that begins with it, which may have the cursor alone.
+type Item<T, E> = Result<(String, Option<T>), E>;
 
 struct Writing<S> {
     items: Pin<Box<S>>,
@@ -64,16 +86,23 @@ struct Writing<S> {
 /// # Errors
 ///
 /// The error of an item in the first piece. A later one cuts the answer, which began with 200.
-pub async fn streamed<T: Serialize + Send + 'static>(
-    items: impl Stream<Item = Item<T>> + Send + 'static,
+pub async fn streamed<T, E>(
+    items: impl Stream<Item = Item<T, E>> + Send + 'static,
     limit: Option<u32>,
     form: ListForm,
     permit: RequestPermit,
-) -> Result<Response, Problem> {
+) -> Result<Response, Problem>
+where
+    T: Serialize + Send + 'static,
+    E: Error + Into<Problem> + Send + Sync + 'static,
+{
     let mut items = Box::pin(items.ready_chunks(PIECE_ITEMS));
     // Read before the status is sent, so that an early error is a problem.
     let first = match items.next().await {
-        Some(first) => Some(first.into_iter().collect::<Result<Vec<_>, _>>()?),
+        Some(first) => {
+            let first: Result<Vec<_>, E> = first.into_iter().collect();
+            Some(first.map_err(E::into)?)
+        }
         None => None,
     };
     let first = stream::iter(first.map(Ok));
@@ -88,7 +117,7 @@ pub async fn streamed<T: Serialize + Send + 'static>(
     };
     let pieces = stream::try_unfold(writing, |mut writing| async move {
         let piece = writing.piece().await?;
-        Ok::<_, LoadError>(piece.map(|piece| (piece, writing)))
+        Ok::<_, E>(piece.map(|piece| (piece, writing)))
     });
     let pieces = pieces.inspect(|piece| {
         if let Err(error) = piece {
@@ -102,29 +131,31 @@ pub async fn streamed<T: Serialize + Send + 'static>(
     Ok((kind, Body::from_stream(pieces)).into_response())
 }
 
-impl<T: Serialize, S: Stream<Item = Result<Vec<(String, T)>, LoadError>>> Writing<S> {
-    async fn piece(&mut self) -> Result<Option<Bytes>, LoadError> {
+impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Writing<S> {
+    async fn piece(&mut self) -> Result<Option<Bytes>, E> {
         if self.is_over {
             return Ok(None);
         }
+        let (before, between, behind) = self.form.marks();
         let mut text = String::new();
-        if self.form == ListForm::Json && self.written == 0 {
-            text.push_str("{\"items\":[");
+        if self.written == 0 {
+            text.push_str(before);
         }
         let Some(items) = self.items.next().await.transpose()? else {
             return Ok(self.end(text, None));
         };
         for (cursor, item) in items {
-            if self.written == self.limit {
+            let Some(item) = item.filter(|_| self.written < self.limit) else {
                 return Ok(self.end(text, Some(&cursor)));
+            };
+            if self.written > 0 {
+                text.push_str(between);
             }
-            if self.form == ListForm::Json && self.written > 0 {
-                text.push(',');
+            if self.form == ListForm::Events {
+                text.push_str("data:");
             }
             text.push_str(&serde_json::to_string(&item).unwrap_or_default());
-            if self.form == ListForm::Lines {
-                text.push('\n');
-            }
+            text.push_str(behind);
             self.written += 1;
         }
         Ok(Some(text.into()))
@@ -132,9 +163,13 @@ impl<T: Serialize, S: Stream<Item = Result<Vec<(String, T)>, LoadError>>> Writin
 
     fn end(&mut self, mut text: String, next: Option<&str>) -> Option<Bytes> {
         self.is_over = true;
-        if self.form == ListForm::Json {
-            let next = serde_json::to_string(&next).unwrap_or_default();
-            text.push_str(&format!("],\"next\":{next}}}"));
+        match self.form {
+            ListForm::Json => {
+                let next = serde_json::to_string(&next).unwrap_or_default();
+                text.push_str(&format!("],\"next\":{next}}}"));
+            }
+            ListForm::Array => text.push(']'),
+            ListForm::Lines | ListForm::Events => {}
         }
         (!text.is_empty()).then(|| text.into())
     }

@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 use crate::change_stream::Follower;
 use crate::config::Resolved;
 use crate::events::EventStore;
+use crate::events::query::QueryService;
 use crate::http::Services;
 use crate::ids::InstanceId;
 use crate::outbox::collections::Collections;
@@ -102,6 +103,10 @@ impl Instance {
             collections: self.collections.clone(),
             fleet: Fleet::new(self.collections.clone(), plan.partitions.stale_after),
             events: self.events.clone(),
+            queries: self
+                .events
+                .as_ref()
+                .map(|events| QueryService::new(events.context().clone(), plan.queries.clone())),
             wake: plan.relay.enabled.then(|| self.wakeup.clone()),
         }
     }

@@ -77,7 +77,7 @@ pub(super) async fn list_events(
         return Err(Problem::invalid(flaws));
     }
     let found = call.state.event_store()?.load(&path.name, &path.id, &range).await?;
-    let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), stream)));
+    let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), Some(stream))));
     streamed(found, limit, ListForm::accepted(&headers), permit).await
 }
 

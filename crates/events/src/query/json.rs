@@ -2,7 +2,6 @@
 
 use bson::{Bson, Document};
 use jiff::civil::Time;
-use postrider_outbox::json_view;
 use serde::de::{Deserializer, Error as _};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -16,7 +15,7 @@ use super::sort::{Direction, Sort};
 use super::zone::Zone;
 use crate::Flaw;
 use crate::integer::integral;
-use crate::json::{Json, checked, if_present};
+use crate::json::{Json, Request, checked, if_present};
 
 /// The operator of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -91,6 +90,30 @@ pub struct ConditionJson {
     /// Options of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<ConditionOptions>,
+    /// The operator of a newer protocol of Wow, which is refused.
+    #[serde(default, skip_serializing)]
+    #[schema(ignore)]
+    pub op: Option<NewerMember>,
+}
+
+/// A condition can be a whole body.
+impl Request for ConditionJson {
+    fn conflicts(&self) -> Vec<Flaw> {
+        self.read("").err().unwrap_or_default()
+    }
+}
+
+/// A member of the filters that Wow 8.11 and its newest clients have in place of conditions. It is a flaw that
+/// says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewerMember;
+
+impl<'de> Deserialize<'de> for NewerMember {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let refused = "belongs to the filters of Wow 8.11; this server takes the `condition` of Wow 8.10, \
+                       which has an `operator`";
+        checked(from, |_: Json| Err(refused.to_owned()))
+    }
 }
 
 /// The options of a condition.
@@ -181,7 +204,7 @@ struct Node<'n> {
 
 impl Node<'_> {
     fn flaw(&mut self, member: &str, detail: impl Into<String>) {
-        self.flaws.push(Flaw::new(format!("{}.{member}", self.path), detail));
+        self.flaws.push(Flaw::new(below(self.path, member), detail));
     }
 
     fn condition(&mut self) -> Condition {
@@ -248,8 +271,9 @@ impl Node<'_> {
 
     fn children(&mut self) -> Vec<Condition> {
         let children = self.json.children.iter().flatten().enumerate();
-        let children = children
-            .map(|(at, child)| child.collect(&format!("{}.children[{at}]", self.path), self.flaws));
+        let children = children.map(|(at, child)| {
+            child.collect(&below(self.path, &format!("children[{at}]")), self.flaws)
+        });
         children.collect()
     }
 
@@ -313,8 +337,7 @@ impl Node<'_> {
             Ok([first, last]) => Test::Between(first, last),
             Err(list) => {
                 // A value that is no list is a flaw already.
-                if self.flaws.last().is_none_or(|flaw| flaw.field != format!("{}.value", self.path))
-                {
+                if self.flaws.last().is_none_or(|flaw| flaw.field != below(self.path, "value")) {
                     let detail =
                         format!("has {} values; BETWEEN takes the first and the last", list.len());
                     self.flaw("value", detail);
@@ -482,6 +505,11 @@ impl Uses {
         };
         Self { field, value, children }
     }
+}
+
+/// The path of a member; that of the whole is empty where the body is the condition.
+fn below(path: &str, member: &str) -> String {
+    if path.is_empty() { member.to_owned() } else { format!("{path}.{member}") }
 }
 
 fn empty() -> Bson {
@@ -712,13 +740,4 @@ impl Serialize for FieldName {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.as_str())
     }
-}
-
-/// A stored document as its answer: its id has the name that queries use.
-pub fn answer(document: &Document, id_field: &str) -> serde_json::Value {
-    let members = document.iter().map(|(name, value)| {
-        let name = if name == "_id" { id_field } else { name };
-        (name.to_owned(), json_view::value(value))
-    });
-    serde_json::Value::Object(members.collect())
 }

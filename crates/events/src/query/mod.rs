@@ -32,6 +32,7 @@ mod plan;
 pub mod projection;
 mod raw;
 pub mod service;
+mod settings;
 pub mod sort;
 pub mod zone;
 
@@ -40,7 +41,8 @@ pub use condition::{Comparison, Condition, DeletionState, Test, TextTest};
 pub use date::{DateForm, DateTest};
 pub use field::{FieldName, InvalidField};
 pub use projection::Projection;
-pub use service::{Found, Page, Paged, Query, QueryError, QueryService, QuerySettings, ScanPolicy};
+pub use service::{Found, Page, Paged, Query, QueryError, QueryService, Scope};
+pub use settings::{QuerySettings, ScanPolicy};
 pub use sort::{Direction, Sort};
 
 /// The most conditions in one, children included.

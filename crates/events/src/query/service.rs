@@ -20,6 +20,7 @@ pub use super::cursor::Unsortable;
 pub use super::plan::Scan;
 use super::plan::{Plans, Shape};
 use super::projection::Projection;
+use super::settings::{QuerySettings, ScanPolicy};
 use super::sort::{Sort, order};
 use super::{MAX_FIELDS, MAX_LIST, MAX_WINDOW};
 use crate::Flaw;
@@ -40,40 +41,6 @@ const INDEX_NOT_FOUND: i32 = 27;
 const TIME_LIMIT: i32 = 50;
 const NO_PLANS: i32 = 291;
 
-/// The limits of queries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuerySettings {
-    /// The time that MongoDB may take for a query, or a batch of one.
-    pub timeout: Duration,
-    /// The largest collection that a query without an index may read.
-    pub max_scan: u64,
-    /// What happens to a query that would read a larger one.
-    pub scans: ScanPolicy,
-    /// Whether [`Condition::Raw`] is allowed.
-    pub raw: bool,
-}
-
-/// What happens to a query that reads a whole large collection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScanPolicy {
-    /// It is refused.
-    #[default]
-    Refuse,
-    /// It is executed, with a warning in the log.
-    Warn,
-}
-
-impl Default for QuerySettings {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(10),
-            max_scan: 10_000,
-            scans: ScanPolicy::default(),
-            raw: false,
-        }
-    }
-}
-
 /// What to find.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query {
@@ -86,8 +53,19 @@ pub struct Query {
     /// Whether the id ends the order, so that lists have cursors, and no document is on two pages; by
     /// default. Without it an index on the fields of the order is enough.
     pub is_total: bool,
-    /// Of this tenant only.
+    /// Whose documents only.
+    pub scope: Scope,
+}
+
+/// Whose documents a query may find, whatever its condition is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Of this tenant.
     pub tenant_id: Option<String>,
+    /// Of this owner.
+    pub owner_id: Option<String>,
+    /// Of this space.
+    pub space_id: Option<String>,
 }
 
 impl Default for Query {
@@ -97,7 +75,7 @@ impl Default for Query {
             projection: Projection::All,
             sort: Vec::new(),
             is_total: true,
-            tenant_id: None,
+            scope: Scope::default(),
         }
     }
 }
@@ -290,7 +268,7 @@ impl QueryService {
         Ok(Paged { items, total })
     }
 
-    /// Counts the documents that meet the condition, of this tenant if one is given.
+    /// Counts the documents that meet the condition of a query.
     ///
     /// # Errors
     ///
@@ -299,16 +277,10 @@ impl QueryService {
         &self,
         target: Target,
         name: &AggregateName,
-        condition: &Condition,
-        tenant_id: Option<&str>,
+        query: &Query,
     ) -> Result<u64, QueryError> {
-        let query = Query {
-            condition: condition.clone(),
-            tenant_id: tenant_id.map(ToOwned::to_owned),
-            ..Query::default()
-        };
-        refuse(self.flaws(&query))?;
-        let filter = filter_of(&query, target);
+        refuse(self.flaws(query))?;
+        let filter = filter_of(query, target);
         self.refuse_scan(target, name, Shape { filter: &filter, order: &Document::new() }).await?;
         self.count_all(target, name, &filter).await
     }
@@ -477,9 +449,17 @@ fn refuse(flaws: Vec<Flaw>) -> Result<(), QueryError> {
 
 fn filter_of(query: &Query, target: Target) -> Document {
     let filter = filter(&query.condition, target, Timestamp::now());
-    match &query.tenant_id {
-        None => filter,
-        Some(tenant) if filter.is_empty() => doc! { "tenantId": tenant },
-        Some(tenant) => doc! { "$and": [{ "tenantId": tenant }, filter] },
+    let Scope { tenant_id, owner_id, space_id } = &query.scope;
+    let scope = [("tenantId", tenant_id), ("ownerId", owner_id), ("spaceId", space_id)];
+    let mut all: Vec<Document> = scope
+        .into_iter()
+        .filter_map(|(field, id)| id.as_ref().map(|id| doc! { field: { "$eq": id } }))
+        .collect();
+    if all.is_empty() {
+        return filter;
     }
+    if !filter.is_empty() {
+        all.push(filter);
+    }
+    doc! { "$and": all }
 }

@@ -1,0 +1,45 @@
+//! The configuration of queries.
+
+use std::time::Duration;
+
+use postrider_settings::units::HumanDuration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The section `[queries]`: queries of events and snapshots (docs/queries.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuerySettings {
+    /// How long MongoDB may work on a query; then it is ended, and answered with 503.
+    #[serde(with = "HumanDuration")]
+    #[schemars(extend("x-at-least" = "100ms", "x-at-most" = "1h"))]
+    pub timeout: Duration,
+    /// The most documents of a collection that a query without an index may read.
+    pub max_scan: u64,
+    /// What happens to a query that would read all of a larger collection: `refuse`, or `warn`, which executes it and logs a warning.
+    pub scans: ScanPolicy,
+    /// Whether the operator RAW is allowed: a filter of MongoDB, of operators that only test fields.
+    pub raw: bool,
+}
+
+/// What happens to a query that reads a whole large collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanPolicy {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is executed, with a warning in the log.
+    Warn,
+}
+
+impl Default for QuerySettings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            max_scan: 10_000,
+            scans: ScanPolicy::Refuse,
+            raw: false,
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Queries of events and snapshots.
+
+mod answer;
+pub(super) mod wow;
+
+use axum::Json;
+use axum::extract::Extension;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::events::Flaw;
+use crate::events::json::{JsonObject, Request};
+use crate::events::query::json::{ConditionJson, ProjectionJson, SortJson};
+use crate::events::query::{
+    Condition, Found, MAX_LIST, Page, Projection, Query, QueryError, Scope, Sort, Target,
+};
+use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::middleware::RequestPermit;
+use crate::http::params::{Bounded, KindPath, Limit, TenantQuery};
+use crate::http::problem::Problem;
+use crate::http::state::Api;
+use crate::http::stream::{ListForm, streamed};
+use crate::names::AggregateName;
+
+use self::answer::StoredAnswer;
+
+/// Documents of a list, by default.
+const DEFAULT_LIST: u32 = 100;
+
+/// Documents of a page, by default.
+const DEFAULT_PAGE: u32 = 10;
+
+pub(super) fn calls() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(query_events))
+        .routes(routes!(count_events))
+        .routes(routes!(query_snapshots))
+        .routes(routes!(count_snapshots))
+}
+
+/// What to find: a list, from a cursor on, or a page.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct QueryRequest {
+    /// The condition; all without it.
+    condition: Option<ConditionJson>,
+    /// The fields of the items; all without it.
+    projection: Option<ProjectionJson>,
+    /// The order, which the id ends.
+    sort: Option<Vec<SortJson>>,
+    /// The most items; 100 by default.
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 1_000)]
+    limit: Option<Limit<{ MAX_LIST as i64 }>>,
+    /// Behind this place: `next` of the part before, with the same sort.
+    after: Option<String>,
+    /// A page with the number of all, in place of `limit` and `after`.
+    page: Option<PageRequest>,
+}
+
+/// A page.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PageRequest {
+    /// Its number, from 1, which is the default.
+    #[schema(value_type = Option<i64>, minimum = 1)]
+    index: Option<Bounded<1, { i64::MAX }>>,
+    /// Its items; 10 by default.
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 1_000)]
+    size: Option<Limit<{ MAX_LIST as i64 }>>,
+}
+
+impl From<PageRequest> for Page {
+    fn from(PageRequest { index, size }: PageRequest) -> Self {
+        Self {
+            index: index.map_or(1, |index| index.0.unsigned_abs()),
+            size: size.map_or(DEFAULT_PAGE, u32::from).into(),
+        }
+    }
+}
+
+impl Request for QueryRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        let mut flaws = flaws_of(self.condition.as_ref(), self.projection.as_ref());
+        if self.page.is_some() {
+            for (field, is_set) in
+                [("limit", self.limit.is_some()), ("after", self.after.is_some())]
+            {
+                if is_set {
+                    flaws.push(Flaw::new(field, "does not go with page; keep one of the two"));
+                }
+            }
+        }
+        flaws
+    }
+}
+
+/// The flaws of a condition and a projection, each under its name.
+pub(super) fn flaws_of(
+    condition: Option<&ConditionJson>,
+    projection: Option<&ProjectionJson>,
+) -> Vec<Flaw> {
+    let mut flaws = condition.and_then(|json| json.read("condition").err()).unwrap_or_default();
+    flaws.extend(projection.and_then(|json| json.clone().read("projection").err()));
+    flaws
+}
+
+/// The query of a body whose flaws were refused.
+pub(super) fn query_of(
+    condition: Option<ConditionJson>,
+    projection: Option<ProjectionJson>,
+    sort: Option<Vec<SortJson>>,
+    scope: Scope,
+) -> Result<Query, Problem> {
+    let condition = condition.map_or(Ok(Condition::All), |json| json.read("condition"));
+    let projection = projection.map_or(Ok(Projection::All), |json| json.read("projection"));
+    Ok(Query {
+        condition: condition.map_err(Problem::invalid)?,
+        projection: projection.map_err(|flaw| Problem::invalid(vec![flaw]))?,
+        sort: sort.into_iter().flatten().map(Sort::from).collect(),
+        is_total: true,
+        scope,
+    })
+}
+
+/// A part of a list, or a page.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "describes an answer that is written as it is read")]
+struct QueryAnswer {
+    /// The documents as they are stored; `_id` is `id` of an append, and `aggregateId` of a snapshot.
+    items: Vec<JsonObject>,
+    /// Of a list: the `after` of the next part; null at the end.
+    #[schema(required = false)]
+    next: Option<String>,
+    /// Of a page: the number of all documents that meet the condition.
+    #[schema(required = false, nullable = false)]
+    total: Option<i64>,
+}
+
+/// A page.
+#[derive(Debug, Serialize)]
+struct PageAnswer {
+    items: Vec<StoredAnswer>,
+    total: u64,
+}
+
+/// What to count.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CountRequest {
+    /// The condition; all without it.
+    condition: Option<ConditionJson>,
+}
+
+impl Request for CountRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        flaws_of(self.condition.as_ref(), None)
+    }
+}
+
+/// A number of documents.
+#[derive(Debug, Serialize, ToSchema)]
+struct CountAnswer {
+    #[schema(minimum = 0)]
+    count: u64,
+}
+
+type QueryCall = Call<ReadScope, KindPath, TenantQuery>;
+
+/// Find appends of all aggregates of a name by a condition; as NDJSON where that is accepted
+#[utoipa::path(post, path = "/v1/aggregates/{name}/events/query", tag = "queries",
+    params(KindPath, TenantQuery),
+    request_body(content = QueryRequest, example = json!({
+        "condition": { "operator": "EQ", "field": "body.name", "value": "OrderPlaced" }, "limit": 10
+    })),
+    responses(
+        (status = 200, description = "sent as they are read", content(
+            (QueryAnswer = "application/json"),
+            (String = "application/x-ndjson"),
+        )),
+        (status = 404, description = "`not_found`: this instance hosts no events"),
+    ),
+)]
+async fn query_events(
+    call: QueryCall,
+    Extension(permit): Extension<RequestPermit>,
+    headers: HeaderMap,
+    Body(body): Body<QueryRequest>,
+) -> Result<Response, Problem> {
+    query(call, Target::Events, body, ListForm::accepted(&headers), permit).await
+}
+
+/// Find snapshots by a condition; as NDJSON where that is accepted
+///
+/// Those of deleted aggregates only with a condition DELETED.
+#[utoipa::path(post, path = "/v1/aggregates/{name}/snapshots/query", tag = "queries",
+    params(KindPath, TenantQuery),
+    request_body(content = QueryRequest, example = json!({
+        "condition": { "operator": "EQ", "field": "state.status", "value": "PAID" },
+        "sort": [{ "field": "state.total", "direction": "DESC" }], "page": { "index": 1, "size": 10 }
+    })),
+    responses(
+        (status = 200, description = "sent as they are read", content(
+            (QueryAnswer = "application/json"),
+            (String = "application/x-ndjson"),
+        )),
+        (status = 404, description = "`not_found`: this instance hosts no snapshots"),
+    ),
+)]
+async fn query_snapshots(
+    call: QueryCall,
+    Extension(permit): Extension<RequestPermit>,
+    headers: HeaderMap,
+    Body(body): Body<QueryRequest>,
+) -> Result<Response, Problem> {
+    query(call, Target::Snapshots, body, ListForm::accepted(&headers), permit).await
+}
+
+/// Count appends of all aggregates of a name
+#[utoipa::path(post, path = "/v1/aggregates/{name}/events/count", tag = "queries",
+    params(KindPath, TenantQuery),
+    request_body(content = CountRequest, example = json!({ "condition": { "operator": "ALL" } })),
+    responses(
+        (status = 200, description = "the number", body = CountAnswer),
+        (status = 404, description = "`not_found`: this instance hosts no events"),
+    ),
+)]
+async fn count_events(
+    call: QueryCall,
+    Body(body): Body<CountRequest>,
+) -> Result<Json<CountAnswer>, Problem> {
+    count(call, Target::Events, body).await
+}
+
+/// Count snapshots
+#[utoipa::path(post, path = "/v1/aggregates/{name}/snapshots/count", tag = "queries",
+    params(KindPath, TenantQuery),
+    request_body(content = CountRequest, example = json!({ "condition": { "operator": "ALL" } })),
+    responses(
+        (status = 200, description = "the number", body = CountAnswer),
+        (status = 404, description = "`not_found`: this instance hosts no snapshots"),
+    ),
+)]
+async fn count_snapshots(
+    call: QueryCall,
+    Body(body): Body<CountRequest>,
+) -> Result<Json<CountAnswer>, Problem> {
+    count(call, Target::Snapshots, body).await
+}
+
+async fn query(
+    call: QueryCall,
+    target: Target,
+    body: QueryRequest,
+    form: ListForm,
+    permit: RequestPermit,
+) -> Result<Response, Problem> {
+    let QueryRequest { condition, projection, sort, limit, after, page } = body;
+    let scope = Scope { tenant_id: call.query.tenant_id, ..Scope::default() };
+    let query = query_of(condition, projection, sort, scope)?;
+    let name = &call.path.name;
+    if let Some(page) = page {
+        let paged = call.state.queries()?.page(target, name, &query, page.into()).await?;
+        let answer = |document| StoredAnswer::new(document, target);
+        let items = paged.items.into_iter().map(answer).collect();
+        return Ok(Json(PageAnswer { items, total: paged.total }).into_response());
+    }
+    let limit = limit.map_or(DEFAULT_LIST, u32::from);
+    let listing = Listing { target, name, query: &query, limit, after: after.as_deref() };
+    list(&call.state, listing, form, permit, move |document| StoredAnswer::new(document, target))
+        .await
+}
+
+/// A list that is asked for.
+pub(super) struct Listing<'l> {
+    pub(super) target: Target,
+    pub(super) name: &'l AggregateName,
+    pub(super) query: &'l Query,
+    pub(super) limit: u32,
+    pub(super) after: Option<&'l str>,
+}
+
+/// Answers a list as it is read.
+pub(super) async fn list<T: Serialize + Send + 'static>(
+    state: &Api,
+    Listing { target, name, query, limit, after }: Listing<'_>,
+    form: ListForm,
+    permit: RequestPermit,
+    item: impl Fn(bson::Document) -> T + Send + 'static,
+) -> Result<Response, Problem> {
+    let found = state.queries()?.list(target, name, query, limit, after).await?;
+    let items = found.map_ok(move |found| match found {
+        Found::Document(document) => (String::new(), Some(item(document))),
+        Found::Next(cursor) => (cursor, None),
+    });
+    streamed(items.boxed(), Some(limit), form, permit).await
+}
+
+async fn count(
+    call: QueryCall,
+    target: Target,
+    body: CountRequest,
+) -> Result<Json<CountAnswer>, Problem> {
+    let scope = Scope { tenant_id: call.query.tenant_id, ..Scope::default() };
+    let query = query_of(body.condition, None, None, scope)?;
+    let count = call.state.queries()?.count(target, &call.path.name, &query).await?;
+    Ok(Json(CountAnswer { count }))
+}
+
+impl From<QueryError> for Problem {
+    fn from(error: QueryError) -> Self {
+        let detail = error.to_string();
+        match error {
+            QueryError::Invalid(flaws) => Self::invalid(flaws),
+            QueryError::Scan(_) | QueryError::NoTextIndex { .. } | QueryError::Refused(_) => {
+                Self::wrong("condition", detail)
+            }
+            QueryError::Sort(unsortable) => Self::wrong("sort", unsortable.to_string()),
+            QueryError::Timeout { .. } => Self::unavailable(detail),
+            QueryError::Decode(_) => Self::fault(&error),
+            QueryError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The queries of the Wow framework's clients, under `/wow`: its paths, its envelope, its answers.
+
+use axum::Json;
+use axum::extract::Extension;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use bson::{Bson, Document};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::answer::{StoredAnswer, WowAnswer, WowValue};
+use super::{Listing, PageRequest, flaws_of, list, query_of};
+use crate::events::Flaw;
+use crate::events::json::{JsonObject, Request};
+use crate::events::query::json::{ConditionJson, NewerMember, ProjectionJson, SortJson};
+use crate::events::query::{FieldName, MAX_LIST, Page, Paged, Projection, Query, Scope, Target};
+use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::middleware::RequestPermit;
+use crate::http::params::Bounded;
+use crate::http::problem::Problem;
+use crate::http::state::Api;
+use crate::http::stream::ListForm;
+use crate::names::AggregateName;
+
+/// Documents of a list, by Wow's default.
+const DEFAULT_LIST: u32 = 10;
+
+const STATE: &str = "state";
+
+pub(in crate::http) fn calls() -> OpenApiRouter<Api> {
+    let mut calls = OpenApiRouter::new()
+        .routes(routes!(wow_single_snapshot))
+        .routes(routes!(wow_single_state))
+        .routes(routes!(wow_list_snapshots))
+        .routes(routes!(wow_list_states))
+        .routes(routes!(wow_page_snapshots))
+        .routes(routes!(wow_page_states))
+        .routes(routes!(wow_count_snapshots))
+        .routes(routes!(wow_list_events))
+        .routes(routes!(wow_page_events))
+        .routes(routes!(wow_count_events));
+    // The same calls for a tenant or an owner.
+    for scope in ["/wow/tenant/{tenantId}/{name}", "/wow/owner/{ownerId}/{name}"] {
+        let path = |call: &str| format!("{scope}/{call}");
+        calls = calls
+            .route(&path("snapshot/single"), post(wow_single_snapshot))
+            .route(&path("snapshot/single/state"), post(wow_single_state))
+            .route(&path("snapshot/list"), post(wow_list_snapshots))
+            .route(&path("snapshot/list/state"), post(wow_list_states))
+            .route(&path("snapshot/paged"), post(wow_page_snapshots))
+            .route(&path("snapshot/paged/state"), post(wow_page_states))
+            .route(&path("snapshot/count"), post(wow_count_snapshots))
+            .route(&path("event/list"), post(wow_list_events))
+            .route(&path("event/paged"), post(wow_page_events))
+            .route(&path("event/count"), post(wow_count_events));
+    }
+    calls
+}
+
+/// An aggregate's name, and whose documents are meant.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Path)]
+struct WowPath {
+    /// The kind of aggregate.
+    #[param(inline)]
+    name: AggregateName,
+    #[param(ignore)]
+    tenant_id: Option<String>,
+    #[param(ignore)]
+    owner_id: Option<String>,
+}
+
+/// A query of Wow.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WowQuery {
+    /// The condition.
+    condition: Option<ConditionJson>,
+    /// The fields of the answer; all without it.
+    projection: Option<ProjectionJson>,
+    /// The order.
+    sort: Option<Vec<SortJson>>,
+    /// Of a list: the most documents; 10 by default, and 0 for as many as one answer may have (1,000).
+    #[schema(value_type = Option<i32>, minimum = 0, maximum = 1_000)]
+    limit: Option<Bounded<0, { MAX_LIST as i64 }>>,
+    /// The page.
+    pagination: Option<PageRequest>,
+    #[schema(ignore)]
+    filter: Option<NewerMember>,
+}
+
+impl Request for WowQuery {
+    fn conflicts(&self) -> Vec<Flaw> {
+        let mut flaws = flaws_of(self.condition.as_ref(), self.projection.as_ref());
+        if self.condition.is_none() && self.filter.is_none() {
+            flaws.push(Flaw::new("condition", "is missing"));
+        }
+        flaws
+    }
+}
+
+/// A page of Wow.
+#[derive(Debug, Serialize, ToSchema)]
+struct WowPage<T> {
+    /// The number of all documents that meet the condition.
+    #[schema(minimum = 0)]
+    total: u64,
+    /// Those of the page.
+    list: Vec<T>,
+}
+
+type WowCall = Call<ReadScope, WowPath>;
+
+/// Whose documents a client of Wow may see: by the path, else by its headers.
+fn scope(path: &WowPath, headers: &HeaderMap) -> Scope {
+    let header =
+        |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    Scope {
+        tenant_id: path.tenant_id.clone().or_else(|| header("command-tenant-id")),
+        owner_id: path.owner_id.clone().or_else(|| header("command-owner-id")),
+        space_id: header("wow-space-id"),
+    }
+}
+
+impl WowQuery {
+    /// The query, in the order that Wow gives it: without the id at its end.
+    fn query(self, call: &WowCall, headers: &HeaderMap, is_state: bool) -> Result<Query, Problem> {
+        let scope = scope(&call.path, headers);
+        let query = query_of(self.condition, self.projection, self.sort, scope)?;
+        let projection = match (query.projection, FieldName::new(STATE)) {
+            (Projection::All, Ok(state)) if is_state => Projection::Include(vec![state]),
+            (projection, _) => projection,
+        };
+        Ok(Query { projection, is_total: false, ..query })
+    }
+}
+
+/// One snapshot that meets a condition (Wow; with `api.wow_routes`)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/single", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "AGGREGATE_ID", "value": "o-1" }
+    })),
+    responses(
+        (status = 200, description = "the snapshot", body = JsonObject),
+        (status = 404, description = "`not_found`: none meets the condition"),
+    ),
+)]
+async fn wow_single_snapshot(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Json<WowAnswer>, Problem> {
+    let query = body.query(&call, &headers, false)?;
+    let found = single(&call, &query).await?;
+    Ok(Json(WowAnswer(StoredAnswer::new(found, Target::Snapshots))))
+}
+
+/// The state of one snapshot that meets a condition (Wow)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/single/state", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "AGGREGATE_ID", "value": "o-1" }
+    })),
+    responses(
+        (status = 200, description = "the state", body = JsonObject),
+        (status = 404, description = "`not_found`: none meets the condition"),
+    ),
+)]
+async fn wow_single_state(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Json<State>, Problem> {
+    let query = body.query(&call, &headers, true)?;
+    Ok(Json(State::of(single(&call, &query).await?)))
+}
+
+/// A list of snapshots (Wow)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/list", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "ALL" }, "limit": 10
+    })),
+    responses((status = 200, description = "sent as they are read", content(
+        (Vec<JsonObject> = "application/json"), (String = "text/event-stream"),
+    ))),
+)]
+async fn wow_list_snapshots(
+    call: WowCall,
+    Extension(permit): Extension<RequestPermit>,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Response, Problem> {
+    let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
+    let listing = listing(&call, Target::Snapshots, &query, limit);
+    let form = ListForm::accepted_by_wow(&headers);
+    list(&call.state, listing, form, permit, |found| {
+        WowAnswer(StoredAnswer::new(found, Target::Snapshots))
+    })
+    .await
+}
+
+/// The states of a list of snapshots (Wow)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/list/state", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "ALL" }, "limit": 10
+    })),
+    responses((status = 200, description = "sent as they are read", content(
+        (Vec<JsonObject> = "application/json"), (String = "text/event-stream"),
+    ))),
+)]
+async fn wow_list_states(
+    call: WowCall,
+    Extension(permit): Extension<RequestPermit>,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Response, Problem> {
+    let (limit, query) = (limit(&body), body.query(&call, &headers, true)?);
+    let listing = listing(&call, Target::Snapshots, &query, limit);
+    list(&call.state, listing, ListForm::accepted_by_wow(&headers), permit, State::of).await
+}
+
+/// A page of snapshots (Wow)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/paged", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "ALL" }, "pagination": { "index": 1, "size": 10 }
+    })),
+    responses((status = 200, description = "the page", body = WowPage<JsonObject>)),
+)]
+async fn wow_page_snapshots(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Response, Problem> {
+    let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, false).await?;
+    let list =
+        items.into_iter().map(|found| WowAnswer(StoredAnswer::new(found, Target::Snapshots)));
+    Ok(Json(WowPage { total, list: list.collect() }).into_response())
+}
+
+/// The states of a page of snapshots (Wow)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/paged/state", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "ALL" }, "pagination": { "index": 1, "size": 10 }
+    })),
+    responses((status = 200, description = "the page", body = WowPage<JsonObject>)),
+)]
+async fn wow_page_states(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Response, Problem> {
+    let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, true).await?;
+    let list = items.into_iter().map(State::of).collect();
+    Ok(Json(WowPage { total, list }).into_response())
+}
+
+/// The number of snapshots (Wow)
+#[utoipa::path(post, path = "/wow/{name}/snapshot/count", tag = "wow",
+    params(WowPath), request_body(content = ConditionJson, example = json!({ "operator": "ALL" })),
+    responses((status = 200, description = "the number", body = u64)),
+)]
+async fn wow_count_snapshots(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<ConditionJson>,
+) -> Result<Json<u64>, Problem> {
+    count(call, &headers, Target::Snapshots, body).await
+}
+
+/// A list of appends (Wow)
+#[utoipa::path(post, path = "/wow/{name}/event/list", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "ALL" }, "limit": 10
+    })),
+    responses((status = 200, description = "sent as they are read", content(
+        (Vec<JsonObject> = "application/json"), (String = "text/event-stream"),
+    ))),
+)]
+async fn wow_list_events(
+    call: WowCall,
+    Extension(permit): Extension<RequestPermit>,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Response, Problem> {
+    let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
+    let listing = listing(&call, Target::Events, &query, limit);
+    let form = ListForm::accepted_by_wow(&headers);
+    list(&call.state, listing, form, permit, |found| {
+        WowAnswer(StoredAnswer::new(found, Target::Events))
+    })
+    .await
+}
+
+/// A page of appends (Wow)
+#[utoipa::path(post, path = "/wow/{name}/event/paged", tag = "wow",
+    params(WowPath), request_body(content = WowQuery, example = json!({
+        "condition": { "operator": "ALL" }, "pagination": { "index": 1, "size": 10 }
+    })),
+    responses((status = 200, description = "the page", body = WowPage<JsonObject>)),
+)]
+async fn wow_page_events(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<WowQuery>,
+) -> Result<Response, Problem> {
+    let Paged { items, total } = page(&call, &headers, Target::Events, body, false).await?;
+    let list = items.into_iter().map(|found| WowAnswer(StoredAnswer::new(found, Target::Events)));
+    Ok(Json(WowPage { total, list: list.collect() }).into_response())
+}
+
+/// The number of appends (Wow)
+#[utoipa::path(post, path = "/wow/{name}/event/count", tag = "wow",
+    params(WowPath), request_body(content = ConditionJson, example = json!({ "operator": "ALL" })),
+    responses((status = 200, description = "the number", body = u64)),
+)]
+async fn wow_count_events(
+    call: WowCall,
+    headers: HeaderMap,
+    Body(body): Body<ConditionJson>,
+) -> Result<Json<u64>, Problem> {
+    count(call, &headers, Target::Events, body).await
+}
+
+/// The state of a snapshot.
+struct State(Bson);
+
+impl State {
+    fn of(mut snapshot: Document) -> Self {
+        Self(snapshot.remove(STATE).unwrap_or_else(|| Document::new().into()))
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        WowValue(&self.0).serialize(to)
+    }
+}
+
+/// The most documents of a list: 0 is as many as there may be.
+fn limit(body: &WowQuery) -> u32 {
+    match body.limit.map(|limit| u32::try_from(limit.0)) {
+        None => DEFAULT_LIST,
+        Some(Ok(limit @ 1..)) => limit,
+        Some(_) => MAX_LIST,
+    }
+}
+
+fn listing<'l>(call: &'l WowCall, target: Target, query: &'l Query, limit: u32) -> Listing<'l> {
+    Listing { target, name: &call.path.name, query, limit, after: None }
+}
+
+async fn single(call: &WowCall, query: &Query) -> Result<Document, Problem> {
+    let found = call.state.queries()?.single(Target::Snapshots, &call.path.name, query).await?;
+    found.ok_or_else(|| Problem::not_found("no snapshot meets the condition"))
+}
+
+async fn page(
+    call: &WowCall,
+    headers: &HeaderMap,
+    target: Target,
+    mut body: WowQuery,
+    is_state: bool,
+) -> Result<Paged, Problem> {
+    let page = Page::from(body.pagination.take().unwrap_or_default());
+    let flaws: Vec<Flaw> = page
+        .flaws()
+        .into_iter()
+        .map(|flaw| Flaw { field: flaw.field.replace("page.", "pagination."), ..flaw })
+        .collect();
+    if !flaws.is_empty() {
+        return Err(Problem::invalid(flaws));
+    }
+    let query = body.query(call, headers, is_state)?;
+    Ok(call.state.queries()?.page(target, &call.path.name, &query, page).await?)
+}
+
+async fn count(
+    call: WowCall,
+    headers: &HeaderMap,
+    target: Target,
+    body: ConditionJson,
+) -> Result<Json<u64>, Problem> {
+    let query = query_of(Some(body), None, None, scope(&call.path, headers))?;
+    Ok(Json(call.state.queries()?.count(target, &call.path.name, &query).await?))
+}
