@@ -542,7 +542,7 @@ fn extended(value: Bson) -> Result<Bson, String> {
 }
 
 /// JSON as it is written: `{"$oid": …}` is an object.
-fn plain(json: serde_json::Value) -> Bson {
+pub(super) fn plain(json: serde_json::Value) -> Bson {
     match json {
         serde_json::Value::Object(members) => {
             Bson::Document(members.into_iter().map(|(name, value)| (name, plain(value))).collect())

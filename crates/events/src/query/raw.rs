@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 
 /// The operators that a raw filter may contain: they test fields by constants. None runs code
 /// (`$where`, `$function`, `$accumulator`), computes (`$expr`) or sorts (`$near`).
-const OPERATORS: [&str; 24] = [
+pub(super) const OPERATORS: [&str; 24] = [
     "$all",
     "$and",
     "$bitsAllClear",
