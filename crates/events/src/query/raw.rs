@@ -63,6 +63,9 @@ fn walk(document: &Document, level: usize, size: &mut RawSize) -> Result<(), Str
                 OPERATORS.join(" ")
             ));
         }
+        if name.contains('\0') {
+            return Err("has a NUL in a name, which BSON cannot have".to_owned());
+        }
         walk_value(value, level, size)?;
     }
     Ok(())

@@ -204,10 +204,7 @@ fn invalid_fields_zones_and_patterns_are_named() {
 fn unknown_operators_and_members_are_named() {
     let words = super::operators().join(", ");
     for operator in [json!("eq"), json!("Eq"), json!("LIKE"), json!(""), json!(12), json!([])] {
-        refused(
-            &json!({ "operator": operator, "field": "f", "value": 1 }),
-            &[&format!("operator: must be one of {words}")],
-        );
+        refused(&json!({ "operator": operator }), &[&format!("operator: must be one of {words}")]);
     }
     refused(
         &json!({ "filter": {}, "options": { "ignorecase": true }, "field": 5, "children": {} }),
