@@ -131,7 +131,7 @@ impl fmt::Display for Flaw {
     }
 }
 
-fn join(flaws: &[Flaw]) -> String {
+pub(crate) fn join(flaws: &[Flaw]) -> String {
     flaws.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 

@@ -15,4 +15,5 @@ pub use append::{AppendRequest, EventName, EventRequest, ExpectedVersion};
 pub use flaws::MAX_FLAWS;
 pub use reader::{BodyError, Form, Request, checked, if_present, read, read_body};
 pub use tree::parse;
+pub(crate) use value::as_written;
 pub use value::{IdText, Json, JsonObject, Time, int64};

@@ -120,8 +120,13 @@ struct Parsed(Bson);
 
 impl<'de> Deserialize<'de> for Parsed {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        AsWritten::PARSED.deserialize(from).map(Self)
+        as_written(from).map(Self)
     }
+}
+
+/// Reads JSON from any deserializer, as it is written.
+pub(crate) fn as_written<'de, D: Deserializer<'de>>(from: D) -> Result<Bson, D::Error> {
+    AsWritten::PARSED.deserialize(from)
 }
 
 /// A JSON object, kept as written.

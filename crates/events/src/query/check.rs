@@ -14,6 +14,8 @@ struct Checker {
     nodes: usize,
     values: usize,
     levels: usize,
+    /// Whether there is a full-text search.
+    searches: bool,
     flaws: Vec<Flaw>,
 }
 
@@ -47,9 +49,14 @@ pub(super) fn flaws(condition: &Condition, path: &str, allows_raw: bool) -> Vec<
     flaws
 }
 
+/// The path of a member; that of the whole is empty where the body is the condition.
+pub(super) fn below(path: &str, member: &str) -> String {
+    if path.is_empty() { member.to_owned() } else { format!("{path}.{member}") }
+}
+
 impl Checker {
     fn flaw(&mut self, place: Place<'_>, member: &str, detail: impl Into<String>) {
-        self.flaws.push(Flaw::new(format!("{}.{member}", place.path), detail));
+        self.flaws.push(Flaw::new(below(place.path, member), detail));
     }
 
     fn condition(&mut self, condition: &Condition, place: Place<'_>) {
@@ -67,7 +74,7 @@ impl Checker {
             }
             Condition::Ids(ids) | Condition::AggregateIds(ids) => self.values += ids.len(),
             Condition::Match(text) => {
-                if !place.allows_match {
+                if !place.allows_match || std::mem::replace(&mut self.searches, true) {
                     let detail = "MATCH can stand at the root, and in AND and OR; once";
                     self.flaw(place, "operator", detail);
                 }
@@ -93,7 +100,7 @@ impl Checker {
             _ => false,
         };
         for (at, child) in condition.children().iter().enumerate() {
-            let path = format!("{}.children[{at}]", place.path);
+            let path = below(place.path, &format!("children[{at}]"));
             self.condition(child, Place { path: &path, level: place.level + 1, allows_match });
         }
     }
@@ -134,15 +141,27 @@ impl Checker {
         }
     }
 
-    /// Values that MongoDB would take for a search, or cannot compare.
+    /// Values that MongoDB would take for a search, or cannot read or compare.
     fn value(&mut self, value: &Bson, member: &str, place: Place<'_>) {
         let refused = match value {
             Bson::RegularExpression(_) => {
                 "is a regular expression; CONTAINS, STARTS_WITH and ENDS_WITH search in texts"
             }
             Bson::Undefined => "is undefined; NULL finds what is null or absent",
+            value if has_nul_name(value) => "has a NUL in a name, which BSON cannot have",
             _ => return,
         };
         self.flaw(place, member, refused);
+    }
+}
+
+/// Whether a name in the documents of a value has a NUL.
+fn has_nul_name(value: &Bson) -> bool {
+    match value {
+        Bson::Document(inner) => {
+            inner.iter().any(|(name, value)| name.contains('\0') || has_nul_name(value))
+        }
+        Bson::Array(items) => items.iter().any(has_nul_name),
+        _ => false,
     }
 }

@@ -7,6 +7,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::check::{self, below};
 use super::condition::{Comparison, Condition, DeletionState, Test, TextTest};
 use super::date::{DateForm, DatePattern, DateTest};
 use super::field::FieldName;
@@ -14,8 +15,9 @@ use super::projection::Projection;
 use super::sort::{Direction, Sort};
 use super::zone::Zone;
 use crate::Flaw;
+use crate::error::join;
 use crate::integer::integral;
-use crate::json::{Json, Request, checked, if_present};
+use crate::json::{Form, Json, MAX_FLAWS, Request, as_written, checked, if_present, read};
 
 /// The operator of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -169,14 +171,16 @@ fn is_empty(text: &Option<String>) -> bool {
 }
 
 impl ConditionJson {
-    /// Reads the condition. The flaws are named by their path, which begins with `path`.
+    /// Reads the condition, and checks all but whether RAW is allowed. The flaws are named by their
+    /// path, which begins with `path`.
     ///
     /// # Errors
     ///
-    /// All flaws.
+    /// All flaws, or so many that no more are reported.
     pub fn read(&self, path: &str) -> Result<Condition, Vec<Flaw>> {
         let mut flaws = Vec::new();
         let condition = self.collect(path, &mut flaws);
+        flaws.extend(check::flaws(&condition, path, true));
         if flaws.is_empty() { Ok(condition) } else { Err(flaws) }
     }
 
@@ -203,8 +207,13 @@ struct Node<'n> {
 }
 
 impl Node<'_> {
+    /// Adds a flaw, unless the member has one, or there are enough.
     fn flaw(&mut self, member: &str, detail: impl Into<String>) {
-        self.flaws.push(Flaw::new(below(self.path, member), detail));
+        let field = below(self.path, member);
+        if self.flaws.len() <= MAX_FLAWS && self.flaws.last().is_none_or(|last| last.field != field)
+        {
+            self.flaws.push(Flaw::new(field, detail));
+        }
     }
 
     fn condition(&mut self) -> Condition {
@@ -336,12 +345,9 @@ impl Node<'_> {
         match <[Bson; 2]>::try_from(self.list()) {
             Ok([first, last]) => Test::Between(first, last),
             Err(list) => {
-                // A value that is no list is a flaw already.
-                if self.flaws.last().is_none_or(|flaw| flaw.field != below(self.path, "value")) {
-                    let detail =
-                        format!("has {} values; BETWEEN takes the first and the last", list.len());
-                    self.flaw("value", detail);
-                }
+                let detail =
+                    format!("has {} values; BETWEEN takes the first and the last", list.len());
+                self.flaw("value", detail);
                 Test::Null
             }
         }
@@ -511,11 +517,6 @@ impl Uses {
     }
 }
 
-/// The path of a member; that of the whole is empty where the body is the condition.
-fn below(path: &str, member: &str) -> String {
-    if path.is_empty() { member.to_owned() } else { format!("{path}.{member}") }
-}
-
 fn empty() -> Bson {
     Bson::String(String::new())
 }
@@ -546,7 +547,7 @@ fn extended(value: Bson) -> Result<Bson, String> {
 }
 
 /// JSON as it is written: `{"$oid": …}` is an object.
-fn plain(json: serde_json::Value) -> Bson {
+pub(super) fn plain(json: serde_json::Value) -> Bson {
     match json {
         serde_json::Value::Object(members) => {
             Bson::Document(members.into_iter().map(|(name, value)| (name, plain(value))).collect())
@@ -565,6 +566,11 @@ fn is_plain(value: &Bson) -> bool {
         Bson::Document(document) => document.values().all(is_plain),
         _ => false,
     }
+}
+
+/// A value as JSON, and whether that is extended JSON. (The relaxed form has no years above 9999.)
+fn as_json(value: Bson) -> (Bson, bool) {
+    if is_plain(&value) { (value, false) } else { (plain(value.into_canonical_extjson()), true) }
 }
 
 impl From<&Condition> for ConditionJson {
@@ -593,8 +599,8 @@ impl From<&Condition> for ConditionJson {
             }
             Condition::Match(text) => with(Operator::Match, text.into()),
             Condition::Raw(filter) => {
-                let json = plain(Bson::Document(filter.clone()).into_canonical_extjson());
-                Self { value: Some(Json(json)), ..with(Operator::Raw, empty()) }
+                let (value, _) = as_json(Bson::Document(filter.clone()));
+                Self { value: Some(Json(value)), ..with(Operator::Raw, empty()) }
             }
             Condition::Field(field, test) => {
                 Self { field: Some(field.as_str().to_owned()), ..Self::from(test) }
@@ -648,15 +654,16 @@ impl From<&Test> for ConditionJson {
 }
 
 impl ConditionJson {
-    /// A condition with this value; an empty one is left out.
+    /// A condition with this value, which is left out if it is that of an absent one.
     fn new(operator: Operator, value: Bson) -> Self {
+        use Operator::{AggregateIds, AllIn, Ids, In, NotIn};
+        let takes_list = matches!(operator, Ids | AggregateIds | In | NotIn | AllIn);
         let is_empty = match &value {
             Bson::String(text) => text.is_empty(),
-            Bson::Array(items) => items.is_empty(),
+            Bson::Array(items) => takes_list && items.is_empty(),
             _ => false,
         };
-        let is_extended = !is_plain(&value);
-        let value = if is_extended { plain(value.into_relaxed_extjson()) } else { value };
+        let (value, is_extended) = as_json(value);
         let extended = is_extended.then_some(true);
         let options = ConditionOptions { extended, ..ConditionOptions::default() };
         let value = (!is_empty).then_some(Json(value));
@@ -701,11 +708,11 @@ impl Serialize for Condition {
 
 impl<'de> Deserialize<'de> for Condition {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let read = ConditionJson::deserialize(from)?.read("condition");
-        read.map_err(|flaws| {
-            let flaws: Vec<String> = flaws.iter().map(ToString::to_string).collect();
-            D::Error::custom(flaws.join("; "))
-        })
+        let Bson::Document(members) = as_written(from)? else {
+            return Err(D::Error::custom("a condition is an object"));
+        };
+        let json = read::<ConditionJson>(members, Form::Json, Vec::new());
+        json.and_then(|json| json.read("condition")).map_err(|flaws| D::Error::custom(join(&flaws)))
     }
 }
 

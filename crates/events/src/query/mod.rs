@@ -34,6 +34,9 @@ mod raw;
 pub mod service;
 mod settings;
 pub mod sort;
+#[cfg(test)]
+#[cfg(feature = "json")]
+mod tests;
 pub mod zone;
 
 pub use compile::Target;

@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 
 /// The operators that a raw filter may contain: they test fields by constants. None runs code
 /// (`$where`, `$function`, `$accumulator`), computes (`$expr`) or sorts (`$near`).
-const OPERATORS: [&str; 24] = [
+pub(super) const OPERATORS: [&str; 24] = [
     "$all",
     "$and",
     "$bitsAllClear",
@@ -62,6 +62,9 @@ fn walk(document: &Document, level: usize, size: &mut RawSize) -> Result<(), Str
                 "has {name:?}, which is not allowed here; allowed are {}",
                 OPERATORS.join(" ")
             ));
+        }
+        if name.contains('\0') {
+            return Err("has a NUL in a name, which BSON cannot have".to_owned());
         }
         walk_value(value, level, size)?;
     }
