@@ -44,7 +44,7 @@ fn ids(answer: &Answer) -> Vec<&str> {
 }
 
 #[fixture::test]
-async fn list_goes_on_behind_its_cursor() {
+async fn list_continues_behind_its_cursor() {
     let outbox = TestOutbox::new().await;
     let api = with_orders(&outbox, &[]).await;
     let path = format!("{SNAPSHOTS}/query");
@@ -149,10 +149,14 @@ async fn all_flaws_of_a_query_are_reported_at_once() {
     assert_eq!(wrong, expected.into());
     for (body, wrong) in [
         (json!({ "condition": { "operator": "EQUALS", "field": "a" } }), "condition.operator"),
+        // Without an operator it would find all.
+        (json!({ "condition": { "field": "a", "value": 1 } }), "condition.field"),
         (
             json!({ "condition": { "operator": "RAW", "value": { "$where": "1" } } }),
-            "condition.operator",
+            "condition.value",
         ),
+        // RAW is off.
+        (json!({ "condition": { "operator": "RAW", "value": { "a": 1 } } }), "condition.operator"),
         (json!({ "page": { "index": 101, "size": 100 } }), "page.index"),
         (json!({ "limit": 1_001 }), "limit"),
         (json!({ "filter": {} }), "filter"),
@@ -273,7 +277,7 @@ async fn wow_clients_see_their_tenant_only() {
 }
 
 #[fixture::test]
-async fn newer_clients_of_wow_are_told_what_they_send() {
+async fn newer_clients_of_wow_get_an_error_that_names_the_version() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.wow_routes=true"]).await;
     for (path, body, wrong) in [

@@ -85,7 +85,7 @@ impl Default for Query {
 pub enum Found {
     /// A document as it is stored.
     Document(Document),
-    /// There are more: the cursor from which they go on. The last item.
+    /// There are more: the cursor of the next part. The last item.
     Next(String),
 }
 
@@ -435,7 +435,7 @@ impl Page {
             flaws.push(Flaw::new("page.size", format!("must be from 1 to {MAX_LIST}")));
         } else if index.saturating_mul(size) > MAX_WINDOW {
             let detail = format!(
-                "index × size must be at most {MAX_WINDOW}; behind that, lists go on by their cursor"
+                "index × size must be at most {MAX_WINDOW}; lists with cursors reach further"
             );
             flaws.push(Flaw::new("page.index", detail));
         }

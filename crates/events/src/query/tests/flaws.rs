@@ -176,7 +176,7 @@ fn invalid_fields_zones_and_patterns_are_named() {
         refused(
             &json!({ "operator": "TODAY", "field": "f", "options": { "zoneId": zone } }),
             &[
-                "options.zoneId: is no time zone: give a name such as Europe/Berlin, or an offset such as +08:00",
+                "options.zoneId: is not a time zone: give a name such as Europe/Berlin, or an offset such as +08:00",
             ],
         );
     }
