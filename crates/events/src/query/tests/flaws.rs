@@ -242,7 +242,8 @@ fn unknown_operators_and_members_are_named() {
 fn members_without_a_meaning_are_named() {
     let meaningless = |member: &str| format!("{member}: means nothing with this operator");
     for (operator, members) in [
-        ("ALL", &["field", "value", "children"][..]),
+        // Without an operator it is ALL: it may have been forgotten.
+        ("", &["field", "value", "children"][..]),
         ("ID", &["field", "children"]),
         ("DELETED", &["field", "children"]),
         ("NULL", &["value", "children"]),
@@ -253,6 +254,7 @@ fn members_without_a_meaning_are_named() {
     ] {
         let mut condition = json!({ "operator": operator });
         match operator {
+            "" => condition = json!({}),
             "ID" | "MATCH" => condition["value"] = json!("x"),
             "DELETED" => condition["value"] = json!("ALL"),
             "NULL" | "TODAY" | "EQ" | "EXISTS" => condition["field"] = json!("f"),
