@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use mongodb::Collection;
 use mongodb::options::Hint;
 use postrider_store::{StoreError, within};
-use tracing::warn;
+use tracing::{instrument, warn};
 
 use super::check;
 use super::compile::{Target, filter};
@@ -285,6 +285,7 @@ impl QueryService {
         self.count_all(target, name, &filter).await
     }
 
+    #[instrument(level = "debug", skip_all, fields(?target, %name))]
     async fn count_all(
         &self,
         target: Target,
@@ -303,6 +304,7 @@ impl QueryService {
     }
 
     /// Finds documents, unless it would be a scan.
+    #[instrument(level = "debug", skip_all, fields(?target, %name))]
     async fn find(
         &self,
         target: Target,
