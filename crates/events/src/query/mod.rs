@@ -7,7 +7,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`condition`], [`field`] | the conditions, and how a Rust program builds them |
+//! | [`condition`], [`field`], `builder` | the conditions, and how a Rust program builds them |
 //! | [`date`], `pattern`, [`zone`] | days, weeks and months of a time zone |
 //! | `check`, `raw` | limits, and which operators of MongoDB a [`Condition::Raw`] may contain |
 //! | `compile` | the filter for events or snapshots |
@@ -19,6 +19,7 @@
 //! The 43 operators, their JSON and their meaning are those of the Wow framework (8.10.10), but for
 //! time zones, whose rules are followed also around a change of the clock.
 
+mod builder;
 mod check;
 mod compile;
 pub mod condition;
