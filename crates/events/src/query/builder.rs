@@ -16,19 +16,11 @@ impl FieldName {
     }
 
     /// It equals the value, or is an array that contains it.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the operator's name; it compares a stored field"
-    )]
     pub fn eq(self, value: impl Into<Bson>) -> Condition {
         self.compare(Comparison::Eq, value)
     }
 
     /// The opposite of [`eq`](Self::eq): true also where the field is absent.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the operator's name; it compares a stored field"
-    )]
     pub fn ne(self, value: impl Into<Bson>) -> Condition {
         self.compare(Comparison::Ne, value)
     }
