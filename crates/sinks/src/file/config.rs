@@ -22,6 +22,16 @@ pub struct FileConfig {
     pub max_size: usize,
 }
 
+impl FileConfig {
+    /// Returns the path in the form in which it is compared with another one: absolute, and behind the links
+    /// of a folder that exists.
+    pub fn comparable_path(&self) -> Option<PathBuf> {
+        let path = std::path::absolute(self.path.as_ref()?).ok()?;
+        let (folder, name) = (path.parent()?, path.file_name()?);
+        Some(std::fs::canonicalize(folder).ok().as_deref().unwrap_or(folder).join(name))
+    }
+}
+
 impl Default for FileConfig {
     fn default() -> Self {
         Self { path: None, max_size: 100 << 20 }
