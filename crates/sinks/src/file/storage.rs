@@ -2,8 +2,11 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// The permissions of a new file, from which the umask takes away: records are not for every user.
+const FILE_MODE: u32 = 0o640;
 
 /// Where lines are kept. The tests of the sink's contract use one that stops and fails.
 pub trait Storage: Send + Sync + 'static {
@@ -103,7 +106,8 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
     if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::other("it is not a regular file; name one"));
     }
-    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+    let mut file =
+        OpenOptions::new().read(true).append(true).create(true).mode(FILE_MODE).open(path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -173,6 +177,19 @@ mod tests {
         assert_eq!(read("a.ndjson.2"), "three\n");
         assert_eq!(read("a.ndjson.3"), "four\n");
         assert_eq!(read("a.ndjson"), "five\n");
+    }
+
+    #[test]
+    fn new_file_is_not_readable_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 1_000);
+
+        let _file = storage.open().unwrap();
+
+        // The umask may take more away.
+        let mode = std::fs::metadata(&storage.path).unwrap().mode();
+        assert_eq!(mode & 0o137, 0, "{mode:o}");
+        assert_eq!(mode & 0o600, 0o600, "{mode:o}");
     }
 
     #[test]
