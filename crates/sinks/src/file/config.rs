@@ -15,7 +15,7 @@ pub struct FileConfig {
     /// Required.
     #[schemars(required, example = &"/var/lib/postrider/orders.ndjson")]
     pub path: Option<PathBuf>,
-    /// The size at which the file is rotated: it gets the suffix `.1`, the next one `.2`, and a new file
+    /// The size at which the file is rotated: it gets the time in milliseconds as suffix, and a new file
     /// begins. No file is ever deleted.
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1KiB"))]

@@ -5,6 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use bson::DateTime;
+
 /// The permissions of a new file, from which the umask takes away: records are not for every user.
 const FILE_MODE: u32 = 0o640;
 
@@ -136,7 +138,8 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the name for the rotated file: its own with the next number.
+/// Returns the name for the rotated file: its own with the time in milliseconds, so that the name does not come
+/// again after a reader has removed the file, and with a number above all others in any case.
 fn rotated_name(path: &Path) -> io::Result<PathBuf> {
     let own = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = 0;
@@ -148,15 +151,33 @@ fn rotated_name(path: &Path) -> io::Result<PathBuf> {
     let next = last.checked_add(1).ok_or_else(|| {
         io::Error::other(format!("the number of {own}.{last} is the highest; rename that file"))
     })?;
+    let next = next.max(u64::try_from(DateTime::now().timestamp_millis()).unwrap_or(0));
     Ok(path.with_file_name(format!("{own}.{next}")))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn rotated(folder: &Path, max_size: u64) -> RotatedFile {
         RotatedFile { path: folder.join("a.ndjson"), max_size }
+    }
+
+    /// The texts of the rotated files, by their numbers.
+    fn rotated_texts(path: &Path) -> Vec<String> {
+        let prefix = format!("{}.", path.file_name().unwrap().to_str().unwrap());
+        let names = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|it| it.unwrap());
+        let number = |name: &str| name.strip_prefix(&prefix)?.parse::<u64>().ok();
+        let mut files: Vec<(u64, String)> = names
+            .filter_map(|entry| {
+                let number = number(entry.file_name().to_str()?)?;
+                Some((number, std::fs::read_to_string(entry.path()).unwrap()))
+            })
+            .collect();
+        files.sort();
+        files.into_iter().map(|(_, text)| text).collect()
     }
 
     #[test]
@@ -172,11 +193,32 @@ mod tests {
         // After a restart the numbers continue.
         storage.open().unwrap().append(b"five\n").unwrap();
 
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-        assert_eq!(read("a.ndjson.1"), "one\ntwo\n");
-        assert_eq!(read("a.ndjson.2"), "three\n");
-        assert_eq!(read("a.ndjson.3"), "four\n");
-        assert_eq!(read("a.ndjson"), "five\n");
+        assert_eq!(rotated_texts(&storage.path), ["one\ntwo\n", "three\n", "four\n"]);
+        assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "five\n");
+    }
+
+    #[test]
+    fn name_of_a_rotated_file_is_never_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 4);
+        let mut names = Vec::new();
+        for _ in 0..3 {
+            // A reader removes each file, and the process restarts.
+            let mut file = storage.open().unwrap();
+            file.append(b"one\n").unwrap();
+            file.append(b"two\n").unwrap();
+            drop(file);
+            std::fs::remove_file(&storage.path).unwrap();
+            let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+            for path in left {
+                std::fs::remove_file(&path).unwrap();
+                names.push(path);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+
+        assert_eq!(names.len(), 3);
+        assert!(names.is_sorted_by(|one, next| one < next), "{names:?}");
     }
 
     #[test]
@@ -224,7 +266,7 @@ mod tests {
 
         RotatedFile { path: link.clone(), max_size: 4 }.open().unwrap().append(b"two\n").unwrap();
 
-        assert_eq!(std::fs::read_to_string(data.join("a.1")).unwrap(), "one\n");
+        assert_eq!(rotated_texts(&data.join("a")), ["one\n"]);
         assert_eq!(std::fs::read_to_string(link).unwrap(), "two\n");
     }
 
