@@ -18,6 +18,13 @@ pub trait Storage: Send + Sync + 'static {
     ///
     /// The operating system's, with the path.
     fn open(&self) -> io::Result<Box<dyn DurableAppend>>;
+
+    /// Checks that it can be opened, and leaves nothing behind. Returns whether another process writes to it.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, with the path.
+    fn check(&self) -> io::Result<bool>;
 }
 
 /// An open file.
@@ -46,6 +53,11 @@ impl Storage for RotatedFile {
             Ok(OpenFile { settings: self.clone(), path, file, size })
         });
         Ok(Box::new(opened.map_err(|error| self.with_path(&error))?))
+    }
+
+    fn check(&self) -> io::Result<bool> {
+        let checked = resolved(&self.path).and_then(|path| check(&path));
+        checked.map_err(|error| self.with_path(&error))
     }
 }
 
@@ -105,17 +117,11 @@ fn check_name(path: &Path, file: &File) -> io::Result<()> {
 
 /// Opens and locks the file, and ends a line that was cut. Returns its size too.
 fn open(path: &Path) -> io::Result<(File, u64)> {
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::other("it is not a regular file; name one"));
-    }
+    check_kind(path)?;
     let mut file =
         OpenOptions::new().read(true).append(true).create(true).mode(FILE_MODE).open(path)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(io::Error::other("another process writes to it"));
-        }
-        Err(TryLockError::Error(error)) => return Err(error),
+    if !lock(&file)? {
+        return Err(io::Error::other("another process writes to it"));
     }
     // Another process may have rotated it between the two.
     check_name(path, &file)?;
@@ -132,6 +138,34 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
         }
     }
     Ok((file, size))
+}
+
+/// Checks what [`open`] and a rotation need, and leaves nothing behind. Returns whether another process writes
+/// to the file.
+fn check(path: &Path) -> io::Result<bool> {
+    check_kind(path)?;
+    File::open(folder(path))?;
+    tempfile::tempfile_in(folder(path))?;
+    match OpenOptions::new().read(true).append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        file => Ok(!lock(&file?)?),
+    }
+}
+
+fn check_kind(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is not a regular file; name one"));
+    }
+    Ok(())
+}
+
+/// Locks the file; returns `false` if another process has locked it.
+fn lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 fn folder(path: &Path) -> &Path {
@@ -232,6 +266,36 @@ mod tests {
         let mode = std::fs::metadata(&storage.path).unwrap().mode();
         assert_eq!(mode & 0o137, 0, "{mode:o}");
         assert_eq!(mode & 0o600, 0o600, "{mode:o}");
+    }
+
+    #[test]
+    fn check_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 1_000);
+
+        assert!(!storage.check().unwrap());
+
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let mut file = storage.open().unwrap();
+        file.append(b"one\n").unwrap();
+        assert!(storage.check().unwrap(), "another writes to it");
+        drop(file);
+        assert!(!storage.check().unwrap());
+        assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "one\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn check_fails_where_the_file_cannot_be_opened_or_made() {
+        let at = |path: &str| RotatedFile { path: path.into(), max_size: 8 };
+        for path in ["/no/such/folder/a", "/proc/a", "/dev/null", "/dev/null/a"] {
+            let checked = at(path).check().map_err(|error| error.to_string());
+            let opened = at(path).open().err().map(|error| error.to_string());
+
+            assert!(opened.is_some(), "{path}");
+            let error = checked.unwrap_err();
+            assert!(error.starts_with(&format!("{path}: ")), "{error}");
+        }
     }
 
     #[test]
