@@ -206,6 +206,37 @@ fn a_key_of_another_kind_is_refused() {
 }
 
 #[test]
+fn two_file_sinks_with_one_file_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("below")).unwrap();
+    std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).unwrap();
+    let kinds = ["sinks.a.kind=file", "sinks.\"b.c\".kind=file", "relay.default_sink=a"];
+    let with_both = |path: &str, other: &str| {
+        let paths = [format!("sinks.a.path={path}"), format!("sinks.\"b.c\".path={other}")];
+        with(&[&kinds[..], &[&paths[0], &paths[1]]].concat())
+    };
+    let within = |name: &str| format!("{}/{name}", folder.path().display());
+    let here = std::env::current_dir().unwrap().join("x.ndjson").display().to_string();
+    let file = within("x.ndjson");
+
+    for (path, other) in [
+        (&file, &file),
+        (&file, &within(".//x.ndjson")),
+        (&file, &within("below/../x.ndjson")),
+        (&file, &within("link/x.ndjson")),
+        (&here, &"x.ndjson".to_owned()),
+    ] {
+        let problems = with_both(path, other).unwrap_err();
+
+        let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
+        assert_eq!(keys, ["sinks.\"b.c\".path"], "{path} {other}");
+        assert!(problems[0].detail.contains("sinks.a.path"), "{}", problems[0]);
+    }
+    assert!(with_both(&file, &within("y.ndjson")).is_ok());
+    assert!(with_both(&file, &within("below/x.ndjson")).is_ok());
+}
+
+#[test]
 fn a_wrong_property_is_named_whatever_is_wrong_elsewhere() {
     let problems = with(&[
         "log.level=loud",
