@@ -286,7 +286,7 @@ impl Layers {
         for (at, item) in items.iter().enumerate() {
             for name in item.as_table().into_iter().flat_map(Table::keys) {
                 let path = [list, &[at.to_string(), name.clone()]].concat();
-                if !keys::is_known_in_list(&path) {
+                if !keys::is_known(&path) {
                     self.unknown(&path, origin);
                 }
             }
@@ -366,9 +366,13 @@ impl Layers {
     fn set(&mut self, setting: &str) {
         let parts = setting.split_once('=');
         match parts.and_then(|(key, text)| Some((keys::path_of(key)?, text))) {
-            Some((path, text)) => self.put_text(path, text, &Origin::Set),
-            None => {
-                let problem = ConfigProblem::new(redact(setting), "must be section.key=value");
+            // Nothing but `=` behind an unknown key may end a secret in Base64.
+            Some((path, text)) if keys::is_known(&path) || !text.trim_matches('=').is_empty() => {
+                self.put_text(path, text, &Origin::Set);
+            }
+            _ => {
+                let key = known_start(setting);
+                let problem = ConfigProblem::new(key, "must be section.key=value");
                 self.problems.push(ConfigProblem { origin: Origin::Set, ..problem });
             }
         }
@@ -680,18 +684,13 @@ fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// What stands before the `=`: behind it may be a secret.
-fn redact(setting: &str) -> String {
-    let shown = match setting.split_once('=') {
-        Some((key, _)) => format!("{key}=…"),
-        // A colon in place of the `=`, or a value alone.
-        None => {
-            let is_of_key = |one: char| one.is_ascii_alphanumeric() || "._-\"".contains(one);
-            let end = setting.find(|one| !is_of_key(one)).unwrap_or(setting.len());
-            format!("{}…", &setting[..end])
-        }
-    };
-    shown.replace(char::is_control, " ")
+/// The known key that a text begins with, and `…` for the rest, which may be a secret.
+fn known_start(setting: &str) -> String {
+    let is_of_key = |one: char| one.is_ascii_alphanumeric() || "._-\"".contains(one);
+    let end = setting.find(|one| !is_of_key(one)).unwrap_or(setting.len());
+    let key = &setting[..end];
+    let is_known = keys::path_of(key).is_some_and(|path| keys::is_known(&path));
+    format!("{}…", if is_known { key } else { "" })
 }
 
 #[cfg(test)]

@@ -153,15 +153,26 @@ impl Serialize for SecretText {
     }
 }
 
+/// The name of a file for errors: hidden unless it begins as a path does, since it may be a secret under the
+/// wrong key. (A secret in Base64 may have a `/` too.)
+pub fn shown_path(file: &Path) -> String {
+    let is_path = ["/", "./", "../"].iter().any(|start| file.to_string_lossy().starts_with(start));
+    if is_path {
+        file.display().to_string()
+    } else {
+        format!("{HIDDEN} (shown if it begins with / or ./)")
+    }
+}
+
 /// Reads a secret from a file, without the line ends that editors and tools put behind it.
 ///
 /// # Errors
 ///
-/// Why the file cannot be read, with its name.
+/// Why the file cannot be read, with its name as [`shown_path`] shows it.
 pub fn read_file(file: &Path) -> Result<SecretText, String> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(SecretText(text.trim_end_matches(['\n', '\r']).to_owned())),
-        Err(error) => Err(format!("cannot read the file {file:?}: {error}")),
+        Err(error) => Err(format!("cannot read the file {:?}: {error}", shown_path(file))),
     }
 }
 

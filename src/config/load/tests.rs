@@ -401,3 +401,60 @@ fn an_unset_variable_in_a_secret_property_shows_nothing_of_it() {
     assert!(error.contains("sasl.password") && error.contains("NO_SUCH_VARIABLE"), "{error}");
     assert!(!error.contains("hush"), "{error}");
 }
+
+#[test]
+fn setting_without_a_known_key_is_not_quoted() {
+    for setting in [
+        "hush", "hush/x+y==", "hush==", "hush=", "mongo.uri:hush", "mongo.uri hush", "a hush=1", "=hush",
+        "mongo.uri.hush", "relay.hush",
+    ] {
+        let inputs = Inputs { set: vec![setting.into()], ..Inputs::default() };
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(!error.contains("hush"), "{setting}: {error}");
+        assert!(error.starts_with("--set: "), "{setting}: {error}");
+        assert!(error.ends_with(": must be section.key=value"), "{setting}: {error}");
+    }
+    let inputs = Inputs { set: vec!["mongo.uri:hush".into()], ..Inputs::default() };
+    assert!(load(&inputs).unwrap_err().to_string().contains("mongo.uri…"));
+}
+
+#[test]
+fn secret_in_place_of_the_name_of_a_file_is_not_shown() {
+    let variable = "POSTRIDER__MONGO__URI_FILE";
+    for (file, is_shown) in [
+        ("hush", false),
+        ("hush/hush", false),
+        ("mongodb://u:hush@h/db", false),
+        ("/no/hush", true),
+        ("./hush", true),
+        ("../no/hush", true),
+    ] {
+        let environment = environment(&[(variable, file)]);
+        let set = vec![
+            "mongo.uri=mongodb://h/db".to_owned(),
+            "sinks.out.kind=stdout".to_owned(),
+            format!("mongo.password_file={file}"),
+            format!("mongo.tls.ca_file={file}"),
+            "mongo.username=u".to_owned(),
+            "api.enabled=true".to_owned(),
+            format!("api.tokens=[{{name = \"a\", token_file = \"{file}\"}}]"),
+        ];
+
+        let error = load(&Inputs { environment, ..Inputs::default() }).unwrap_err();
+        let loaded = load(&Inputs { set, ..Inputs::default() }).unwrap();
+        let problems = crate::config::resolve(&loaded).unwrap_err();
+
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        let problems = problems.iter().map(ToString::to_string).chain([error.to_string()]);
+        for problem in problems {
+            assert_eq!(problem.contains("hush"), is_shown, "{file}: {problem}");
+            assert!(problem.contains("cannot read the file"), "{file}: {problem}");
+            let hint = "shown if it begins with / or ./";
+            assert_eq!(!problem.contains(hint), is_shown, "{file}: {problem}");
+        }
+        let printed = crate::config::print::print(&loaded);
+        assert_eq!(printed.contains("hush"), is_shown, "{file}: {printed}");
+    }
+}
