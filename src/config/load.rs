@@ -310,8 +310,9 @@ impl Layers {
     fn environment(&mut self, name: &str, rest: &str, text: &str) {
         let origin = Origin::Environment(name.to_owned());
         let path = self.with_known_names(rest.to_lowercase());
-        // A key may itself end so; none does at present, nor does a property of librdkafka.
-        if matches!(keys::form(&path), None | Some(KeyForm::Dotted))
+        // A key may itself end so, such as `password_file`; a name of the operator's may not.
+        let is_of_operator = |key: &keys::Key| key.pattern.last().is_some_and(|last| last == "*");
+        if keys::at(&path).all(is_of_operator)
             && let Some(stem) = rest.strip_suffix(FILE_SUFFIX)
         {
             let path = self.with_known_names(stem.to_lowercase());

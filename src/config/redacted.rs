@@ -74,7 +74,8 @@ pub(super) fn hide(path: &[String], value: &Value) -> Value {
             Value::Array(items.map(|(at, item)| hide(&below(at.to_string()), item)).collect())
         }
         (_, Value::Table(table)) => {
-            let shown = |(name, item): (&String, _)| (name.clone(), hide(&below(name.clone()), item));
+            let shown =
+                |(name, item): (&String, _)| (name.clone(), hide(&below(name.clone()), item));
             Value::Table(table.iter().map(shown).collect())
         }
         (_, value) => value.clone(),

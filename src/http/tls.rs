@@ -132,8 +132,7 @@ async fn contents(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
 }
 
 fn config(files: &TlsFiles, pair: &(Vec<u8>, Vec<u8>)) -> Result<ServerConfig, TlsError> {
-    let wrong =
-        |key, path: &Path, wanted| TlsError::Pem { key, path: shown_path(path), wanted };
+    let wrong = |key, path: &Path, wanted| TlsError::Pem { key, path: shown_path(path), wanted };
     let no_chain = || wrong("api.tls.cert_file", &files.certificate, "certificate");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pair.0).collect();
     let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(no_chain)?;

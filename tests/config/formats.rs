@@ -161,7 +161,10 @@ async fn null_in_a_list_is_refused_where_it_stands() {
 
         let ended = call(&["run", "--config", path]).await.with_code(2);
 
-        says(&ended, &[&format!("error: {path}{place}"), "a list cannot hold; write a value, or remove it"]);
+        says(
+            &ended,
+            &[&format!("error: {path}{place}"), "a list cannot hold; write a value, or remove it"],
+        );
         assert_eq!(ended.stderr.lines().count(), 1, "{ended}");
     }
 }

@@ -405,8 +405,16 @@ fn an_unset_variable_in_a_secret_property_shows_nothing_of_it() {
 #[test]
 fn setting_without_a_known_key_is_not_quoted() {
     for setting in [
-        "hush", "hush/x+y==", "hush==", "hush=", "mongo.uri:hush", "mongo.uri hush", "a hush=1", "=hush",
-        "mongo.uri.hush", "relay.hush",
+        "hush",
+        "hush/x+y==",
+        "hush==",
+        "hush=",
+        "mongo.uri:hush",
+        "mongo.uri hush",
+        "a hush=1",
+        "=hush",
+        "mongo.uri.hush",
+        "relay.hush",
     ] {
         let inputs = Inputs { set: vec![setting.into()], ..Inputs::default() };
 
@@ -457,4 +465,18 @@ fn secret_in_place_of_the_name_of_a_file_is_not_shown() {
         let printed = crate::config::print::print(&loaded);
         assert_eq!(printed.contains("hush"), is_shown, "{file}: {printed}");
     }
+}
+
+#[test]
+fn file_form_reads_the_file_of_a_name_of_the_operators_too() {
+    let secret = file("mongodb://u:p@h/db\n");
+    let name = "POSTRIDER__CONNECTION_STRINGS__X_FILE";
+    let environment = environment(&[(name, secret.path().to_str().unwrap())]);
+
+    let loaded = load(&Inputs { environment, ..Inputs::default() }).unwrap();
+
+    let strings = &loaded.config.connection_strings;
+    assert_eq!(strings.keys().collect::<Vec<_>>(), ["x"]);
+    assert_eq!(strings["x"].expose(), "mongodb://u:p@h/db");
+    assert_eq!(loaded.origin(&["connection_strings", "x"]), Origin::Environment(name.to_owned()));
 }
