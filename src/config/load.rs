@@ -132,10 +132,12 @@ pub fn load(inputs: &Inputs) -> Result<LoadedConfig, ConfigLoadError> {
         layers.lines = lines;
         layers.merge(table, &mut Vec::new(), &Origin::File(path.clone(), 1));
     }
-    for (name, text) in &inputs.environment {
-        if let Some(rest) = name.strip_prefix(PREFIX) {
-            layers.environment(name, rest, text);
-        }
+    let own = inputs.environment.iter();
+    let mut own: Vec<_> = own.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    // A whole section before a key of it: the order of the environment must not matter.
+    own.sort_by_key(|(name, _)| (name.matches("__").count(), name));
+    for (name, text) in own {
+        layers.environment(name, &name[PREFIX.len()..], text);
     }
     for setting in &inputs.set {
         layers.set(setting);
@@ -265,6 +267,13 @@ impl Layers {
         if keys::form(&path).is_none() {
             return self.unknown(&path, origin);
         }
+        if let (Origin::Environment(name), Some(Origin::Environment(other))) =
+            (origin, self.origins.get(&path))
+            && name != other
+        {
+            let detail = format!("is set by {other} too; keep one of the two");
+            return self.wrong(&path, detail, origin);
+        }
         if let Value::Array(items) = &value
             && keys::is_list(&path)
         {
@@ -320,24 +329,10 @@ impl Layers {
                 return self.put_file(path, text, &origin);
             }
         }
-        if self.is_free(&path, &origin) {
-            self.put_text(path, text, &origin);
-        }
-    }
-
-    /// Whether no other variable sets this key, with its name or that of its file; else that is
-    /// noted.
-    fn is_free(&mut self, path: &[String], origin: &Origin) -> bool {
-        let Some(Origin::Environment(other)) = self.origins.get(path) else { return true };
-        let detail = format!("is set by {other} too; keep one of the two");
-        self.wrong(path, detail, origin);
-        false
+        self.put_text(path, text, &origin);
     }
 
     fn put_file(&mut self, path: Vec<String>, file: &str, origin: &Origin) {
-        if !self.is_free(&path, origin) {
-            return;
-        }
         match read_file(Path::new(file)) {
             Ok(text) => self.put_text(path, text.expose(), origin),
             Err(detail) => self.wrong(&path, detail, origin),

@@ -480,3 +480,32 @@ fn file_form_reads_the_file_of_a_name_of_the_operators_too() {
     assert_eq!(strings["x"].expose(), "mongodb://u:p@h/db");
     assert_eq!(loaded.origin(&["connection_strings", "x"]), Origin::Environment(name.to_owned()));
 }
+
+#[test]
+fn key_in_two_variables_is_refused_in_any_order() {
+    for (whole, part, text, key) in [
+        ("RELAY", "RELAY__LEASE", "{ lease = \"1m\" }", "relay.lease"),
+        ("RELAY", "RELAY__BACKOFF", "{ backoff = { kind = \"fixed\" } }", "relay.backoff.kind"),
+        ("SINKS", "SINKS__A__KIND", "{ A = { kind = \"stdout\" } }", "sinks.A.kind"),
+    ] {
+        let value = if part == "RELAY__BACKOFF" { "{ kind = \"fixed\" }" } else { "2m" };
+        let pair = [
+            (format!("POSTRIDER__{whole}"), text.to_owned()),
+            (format!("POSTRIDER__{part}"), value.to_owned()),
+        ];
+        for environment in [pair.to_vec(), pair.iter().rev().cloned().collect()] {
+            let error = load(&Inputs { environment, ..Inputs::default() }).unwrap_err();
+
+            let line = format!(
+                "POSTRIDER__{part}: {key}: is set by POSTRIDER__{whole} too; keep one of the two"
+            );
+            assert_eq!(error.to_string(), line);
+        }
+    }
+    let beside = environment(&[
+        ("POSTRIDER__RELAY__BATCH_SIZE", "7"),
+        ("POSTRIDER__RELAY", "{ lease = \"1m\" }"),
+    ]);
+    let config = load(&Inputs { environment: beside, ..Inputs::default() }).unwrap().config;
+    assert_eq!((config.relay.batch_size, config.relay.lease), (7, Duration::from_secs(60)));
+}
