@@ -318,14 +318,14 @@ impl Layers {
 
     fn environment(&mut self, name: &str, rest: &str, text: &str) {
         let origin = Origin::Environment(name.to_owned());
-        let path = self.with_known_names(rest.to_lowercase());
+        let Some(path) = self.with_known_names(&rest.to_lowercase(), &origin) else { return };
         // A key may itself end so, such as `password_file`; a name of the operator's may not.
         let is_of_operator = |key: &keys::Key| key.pattern.last().is_some_and(|last| last == "*");
         if keys::at(&path).all(is_of_operator)
             && let Some(stem) = rest.strip_suffix(FILE_SUFFIX)
         {
-            let path = self.with_known_names(stem.to_lowercase());
-            if keys::form(&path).is_some() {
+            let path = self.with_known_names(&stem.to_lowercase(), &origin);
+            if let Some(path) = path.filter(|path| keys::form(path).is_some()) {
                 return self.put_file(path, text, &origin);
             }
         }
@@ -339,14 +339,27 @@ impl Layers {
         }
     }
 
-    /// Names in the environment are upper case; those of sinks and sources may be known otherwise.
-    fn with_known_names(&self, lowered: String) -> Vec<String> {
+    /// Names in the environment are upper case; those of sinks and sources may be known otherwise. `None`
+    /// for a name that may be either of two, which is noted.
+    fn with_known_names(&mut self, lowered: &str, origin: &Origin) -> Option<Vec<String>> {
         let mut table = Some(&self.table);
         let mut path = Vec::new();
         for part in lowered.split("__") {
-            let known = table
-                .and_then(|table| table.keys().find(|name| name.to_lowercase() == part).cloned());
-            let name = known.unwrap_or_else(|| part.to_owned());
+            let names = table.into_iter().flat_map(Table::keys);
+            let alike: Vec<&String> = names.filter(|name| name.to_lowercase() == part).collect();
+            if let [one, other, ..] = alike[..] {
+                let of = |name: &String| dotted(&[&path[..], &[name.clone()]].concat());
+                let detail = format!(
+                    "may be {} or {}, since variables ignore case; rename one of the two, or set the key \
+                     in the file or by --set",
+                    of(one),
+                    of(other)
+                );
+                path.push(part.to_owned());
+                self.wrong(&path, detail, origin);
+                return None;
+            }
+            let name = alike.first().map_or(part, |name| name.as_str()).to_owned();
             table = table.and_then(|table| table.get(&name)).and_then(Value::as_table);
             path.push(name);
         }
@@ -356,7 +369,7 @@ impl Layers {
                 *part = part.replace('_', ".");
             }
         }
-        path
+        Some(path)
     }
 
     fn set(&mut self, setting: &str) {

@@ -509,3 +509,19 @@ fn key_in_two_variables_is_refused_in_any_order() {
     let config = load(&Inputs { environment: beside, ..Inputs::default() }).unwrap().config;
     assert_eq!((config.relay.batch_size, config.relay.lease), (7, Duration::from_secs(60)));
 }
+
+#[test]
+fn variable_for_two_names_that_differ_in_case_is_refused() {
+    let (_file, mut inputs) =
+        inputs("[sinks.Orders]\nkind = \"stdout\"\n[sinks.orders]\nkind = \"stdout\"\n");
+    assert_eq!(load(&inputs).unwrap().config.sinks.len(), 2, "the file is clear");
+    for name in ["POSTRIDER__SINKS__ORDERS__TIMEOUT", "POSTRIDER__SINKS__ORDERS__TIMEOUT_FILE"] {
+        inputs.environment = environment(&[(name, "3s")]);
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        let detail = "may be sinks.Orders or sinks.orders, since variables ignore case; rename one of the two, \
+                      or set the key in the file or by --set";
+        assert_eq!(error, format!("{name}: sinks.orders: {detail}"));
+    }
+}
