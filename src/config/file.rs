@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use postrider_settings::files::read_text;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -72,8 +73,8 @@ impl Format {
 /// [`FileError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
 /// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let text =
+        read_text(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     match Format::of(path) {
         Format::Toml => read_toml(path, &text),
         Format::Yaml => read_yaml(path, &text),
