@@ -129,6 +129,7 @@ fn each_broken_rule_names_its_key() {
         ("outbox.collection_prefix=a/b", "outbox.collection_prefix"),
         ("outbox.retention=100years", "outbox.retention"),
         ("partitions.static=5-300", "partitions.static"),
+        ("partitions.heartbeat=25d", "partitions.heartbeat"),
         ("sinks.out.timeout=30s", "sinks.out.timeout"),
         ("sinks.out.uri=amqp://h", "sinks.out.uri"),
         ("sinks.out.key_window=0", "sinks.out.key_window"),
