@@ -20,6 +20,9 @@ use crate::config::{redacted, variable};
 /// Where the name of a property stands: `sinks.<name>.properties.<property>`.
 const PROPERTY: usize = 3;
 
+/// Below it every integer is a double.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
 /// Where configuration comes from.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
@@ -128,7 +131,9 @@ pub fn load(inputs: &Inputs) -> Result<LoadedConfig, ConfigLoadError> {
         ..Layers::default()
     };
     if let Some(path) = &inputs.file {
-        let (table, lines) = file::read(path)?;
+        let (mut table, lines) = file::read(path)?;
+        // For editors.
+        table.remove("$schema");
         layers.lines = lines;
         layers.merge(table, &mut Vec::new(), &Origin::File(path.clone(), 1));
     }
@@ -515,12 +520,20 @@ impl Layers {
                     self.check_bounds(path, item, kind);
                     path.pop();
                 }
-            } else if let Some(value) = table.get(&name) {
+            } else if let Some(value) = table.get_mut(&name) {
                 let is_own = |key: &&keys::Key| {
                     key.kinds.is_empty() || key.kinds.iter().any(|own| Some(own.as_str()) == kind)
                 };
-                let broken = keys::at(path).filter(is_own).find_map(|key| key.broken_bound(value));
-                if let Some(detail) = broken {
+                let own: Vec<&keys::Key> = keys::at(path).filter(is_own).collect();
+                // As in JSON Schema, 1.0 is an integer.
+                if let Value::Float(number) = *value
+                    && number.fract() == 0.0
+                    && number.abs() < MAX_EXACT
+                    && own.iter().any(|key| key.schema.get("type") == Some(&"integer".into()))
+                {
+                    *value = Value::Integer(number as i64);
+                }
+                if let Some(detail) = own.iter().find_map(|key| key.broken_bound(value)) {
                     table.remove(&name);
                     self.wrong_value(path, detail);
                 }

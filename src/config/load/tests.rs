@@ -525,3 +525,34 @@ fn variable_for_two_names_that_differ_in_case_is_refused() {
         assert_eq!(error, format!("{name}: sinks.orders: {detail}"));
     }
 }
+
+/// As in JSON Schema, so that an editor and the loader agree.
+#[test]
+fn integer_may_be_written_with_a_fraction_of_zero() {
+    let (_file, inputs) = inputs(
+        "[relay]\nbatch_size = 100.0\nmax_attempts = 1e2\n[relay.backoff]\nfactor = 3\n[sinks.k]\n\
+         kind = \"kafka\"\nkey_window = 5.0\ndeclare.topics = [{ name = \"t\", partitions = 4.0 }]\n",
+    );
+
+    let config = load(&inputs).unwrap().config;
+
+    assert_eq!((config.relay.batch_size, config.relay.max_attempts), (100, 100));
+    assert_eq!(config.relay.backoff.factor, 3.0);
+    assert_eq!(config.sinks["k"].delivery.key_window, 5);
+    let KindConfig::Kafka(kafka) = &config.sinks["k"].kind else { panic!() };
+    assert_eq!(kafka.declare.topics[0].partitions, Some(4));
+    for (number, words) in
+        [("1.5", "must be an integer"), ("1e300", "must be"), ("-1.0", "must be")]
+    {
+        let set = vec![format!("relay.batch_size={number}")];
+        let loaded = load(&Inputs { set, ..Inputs::default() });
+        let error = match loaded {
+            Ok(loaded) => crate::config::resolve(&loaded).unwrap_err()[0].to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(
+            error.starts_with("--set: relay.batch_size = ") && error.contains(words),
+            "{error}"
+        );
+    }
+}
