@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use postrider_settings::files::read_text;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
+use crate::config::keys::dotted;
 use crate::config::problem::Origin;
 
 /// The line of every key, table and list item, by path; positions in lists are names.
@@ -71,18 +73,17 @@ impl Format {
 /// [`FileError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
 /// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let text =
+        read_text(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     match Format::of(path) {
         Format::Toml => read_toml(path, &text),
         Format::Yaml => read_yaml(path, &text),
         Format::Json => {
             // YAML's parser takes JSON and more, and knows the lines.
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
-                let (line, column) = (error.line().max(1), error.column().max(1));
                 let detail = error.to_string();
-                let detail = detail.split(" at line ").next().unwrap_or_default().to_owned();
-                return Err(FileError::Syntax { path: path.to_owned(), line, column, detail });
+                let detail = detail.split(" at line ").next().unwrap_or_default();
+                return Err(syntax(path, error.line(), error.column(), detail));
             }
             read_yaml(path, &text)
         }
@@ -100,12 +101,8 @@ fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
         } else {
             error.message()
         };
-        FileError::Syntax {
-            path: path.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before.chars().rev().take_while(|character| *character != '\n').count() + 1,
-            detail: detail.to_owned(),
-        }
+        let column = before.chars().rev().take_while(|character| *character != '\n').count() + 1;
+        syntax(path, line_at(text, start), column, detail)
     };
     let spanned = DeTable::parse(text).map_err(wrong)?;
     let table = text.parse::<Table>().map_err(wrong)?;
@@ -126,12 +123,6 @@ fn resembles_yaml(text: &str) -> bool {
 }
 
 fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
-    let wrong = |line: usize, column: usize, detail: String| FileError::Syntax {
-        path: path.to_owned(),
-        line: line.max(1),
-        column: column.max(1),
-        detail,
-    };
     let options = serde_saphyr::options! { with_snippet: false };
     let node = serde_saphyr::from_str_with_options::<Option<Node>>(text, options);
     let node = node.map_err(|error| {
@@ -142,17 +133,22 @@ fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
             Some(words) => words,
             None => "is not valid YAML here".to_owned(),
         };
-        wrong(line as usize, column as usize, words)
+        syntax(path, line as usize, column as usize, words)
     })?;
     let mut reader = Reader { path, lines: Lines::new() };
     match node {
         None | Some(Node::Null) => Ok((Table::new(), Lines::new())),
         Some(Node::Table(entries)) => {
-            let table = reader.yaml_table(entries, &mut Vec::new());
+            let table = reader.yaml_table(entries, &mut Vec::new())?;
             Ok((table, reader.lines))
         }
-        Some(_) => Err(wrong(1, 1, "must be a table of sections at its top".to_owned())),
+        Some(_) => Err(syntax(path, 1, 1, "must be a table of sections at its top")),
     }
+}
+
+fn syntax(path: &Path, line: usize, column: usize, detail: impl Into<String>) -> FileError {
+    let (line, column) = (line.max(1), column.max(1));
+    FileError::Syntax { path: path.to_owned(), line, column, detail: detail.into() }
 }
 
 /// The words of our own [`Node`]'s errors, which quote nothing.
@@ -285,35 +281,47 @@ impl Reader<'_> {
         &mut self,
         entries: Vec<(Spanned<String>, Node)>,
         path: &mut Vec<String>,
-    ) -> Table {
+    ) -> Result<Table, FileError> {
         let mut table = Table::new();
         for (name, node) in entries {
             path.push(name.value.clone());
             self.note(path, name.referenced.line() as usize);
-            if let Some(value) = self.yaml_value(node, path) {
+            if let Some(value) = self.yaml_value(node, path)? {
                 table.insert(name.value, value);
             }
             path.pop();
         }
-        table
+        Ok(table)
     }
 
-    fn yaml_value(&mut self, node: Node, path: &mut Vec<String>) -> Option<Value> {
-        Some(match node {
-            Node::Null => return None,
+    fn yaml_value(
+        &mut self,
+        node: Node,
+        path: &mut Vec<String>,
+    ) -> Result<Option<Value>, FileError> {
+        Ok(Some(match node {
+            Node::Null => return Ok(None),
             Node::Value(value) => value,
-            Node::Table(entries) => Value::Table(self.yaml_table(entries, path)),
+            Node::Table(entries) => Value::Table(self.yaml_table(entries, path)?),
             Node::List(items) => {
                 let mut list = Vec::new();
                 for (at, item) in items.into_iter().enumerate() {
                     path.push(at.to_string());
-                    self.note(path, item.referenced.line() as usize);
-                    list.extend(self.yaml_value(item.value, path));
+                    let (line, column) = (item.referenced.line(), item.referenced.column());
+                    self.note(path, line as usize);
+                    let Some(value) = self.yaml_value(item.value, path)? else {
+                        let detail = format!(
+                            "{}: is null, which a list cannot hold; write a value, or remove it",
+                            dotted(path)
+                        );
+                        return Err(syntax(self.path, line as usize, column as usize, detail));
+                    };
+                    list.push(value);
                     path.pop();
                 }
                 Value::Array(list)
             }
-        })
+        }))
     }
 
     fn note(&mut self, path: &[String], line: usize) {

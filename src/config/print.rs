@@ -55,13 +55,15 @@ impl Printer<'_> {
 
     fn routes(&mut self, routes: &[Value]) {
         let origin = comment(&self.loaded.origin(&["routes"]));
-        for route in routes.iter().filter_map(Value::as_table) {
+        for (at, route) in routes.iter().enumerate() {
+            let Some(route) = route.as_table() else { continue };
             self.text.push_str(&format!("\n[[routes]] # {origin}\n"));
             for (name, value) in route {
                 if value.as_table().is_some_and(Table::is_empty) {
                     continue;
                 }
-                self.text.push_str(&format!("{} = {value}\n", quoted(name)));
+                let shown = hide(&["routes".to_owned(), at.to_string(), name.clone()], value);
+                self.text.push_str(&format!("{} = {shown}\n", quoted(name)));
             }
         }
     }
@@ -129,6 +131,9 @@ mod tests {
             "sinks.r.kind=rabbitmq",
             "sinks.r.uri=amqp://u:hidden@h",
             "sinks.k.kind=kafka",
+            "sinks.k.brokers=[\"one:1\", \"kafka://u:hidden@h:1\"]",
+            "mongo.database=mongodb://u:hidden@h/db",
+            "routes=[{headers = {a = \"https://u:hidden@h\", key_file = \"shown three\"}}]",
             "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
             "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\" }]",
         ]));
@@ -136,6 +141,7 @@ mod tests {
         assert!(!printed.contains("hidden"), "{printed}");
         assert!(printed.contains("shown\""), "{printed}");
         assert!(printed.contains("shown too"), "{printed}");
+        assert!(printed.contains("shown three"), "{printed}");
         assert!(toml::from_str::<Config>(&printed).is_ok(), "{printed}");
     }
 }

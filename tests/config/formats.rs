@@ -150,6 +150,49 @@ async fn invalid_file_is_reported_with_line_and_column() {
 }
 
 #[fixture::test]
+async fn schema_of_a_file_is_for_editors() {
+    for (suffix, text) in [
+        (".toml", "\"$schema\" = \"config.schema.json\"\n[sinks.out]\nkind = \"stdout\"\n"),
+        (".yaml", "$schema: config.schema.json\nsinks: {out: {kind: stdout}}\n"),
+        (
+            ".json",
+            "{\"$schema\": \"config.schema.json\", \"sinks\": {\"out\": {\"kind\": \"stdout\"}}}",
+        ),
+    ] {
+        let file = file(suffix, text);
+        let path = file.path().to_str().unwrap();
+        let uri = "mongo.uri=mongodb://h/app";
+
+        call(&["check", "--offline", "--config", path, "--set", uri]).await.with_code(0);
+        let set = ["check", "--offline", "--config", path, "--set", "\"$schema\"=x"];
+        says(&call(&set).await.with_code(2), &["\"$schema\": unknown key"]);
+    }
+    let schema = include_str!("../../schema/config.schema.json");
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    assert_eq!(schema["properties"]["$schema"]["type"], "string");
+}
+
+#[fixture::test]
+async fn null_in_a_list_is_refused_where_it_stands() {
+    for (suffix, text, place) in [
+        (".yaml", "api:\n  tokens:\n  - a\n  -\n", ":4:4: api.tokens.1: is null"),
+        (".yaml", "routes: [\n{type: a}, null]\n", ":2:12: routes.1: is null"),
+        (".json", "{\"api\": {\"tokens\": [\n  null]}}", ":2:3: api.tokens.0: is null"),
+    ] {
+        let file = file(suffix, text);
+        let path = file.path().to_str().unwrap();
+
+        let ended = call(&["run", "--config", path]).await.with_code(2);
+
+        says(
+            &ended,
+            &[&format!("error: {path}{place}"), "a list cannot hold; write a value, or remove it"],
+        );
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended}");
+    }
+}
+
+#[fixture::test]
 async fn unknown_keys_of_yaml_are_answered_with_the_nearest() {
     let yaml =
         "mongo: {uri: mongodb://h/app}\nrelay:\n  batchsize: 5\nsinks: {out: {kind: stdout}}\n";
