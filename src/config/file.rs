@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use postrider_settings::files::read_text;
+use postrider_settings::quoted;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -75,31 +76,38 @@ impl Format {
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
     let text =
         read_text(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    // The byte order mark that some editors write.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     match Format::of(path) {
-        Format::Toml => read_toml(path, &text),
-        Format::Yaml => read_yaml(path, &text),
+        Format::Toml => read_toml(path, text),
+        Format::Yaml => read_yaml(path, text, "is not valid YAML here"),
         Format::Json => {
             // YAML's parser takes JSON and more, and knows the lines.
-            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
+            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
                 let detail = error.to_string();
                 let detail = detail.split(" at line ").next().unwrap_or_default();
                 return Err(syntax(path, error.line(), error.column(), detail));
             }
-            read_yaml(path, &text)
+            let unread = "is JSON that Postrider does not read: a control character, a lone surrogate, \
+                          a number above 1.8e308, a key above 1024 characters, or tables too deep";
+            read_yaml(path, text, unread)
         }
     }
 }
 
 fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
     let wrong = |error: toml::de::Error| {
-        let start = error.span().map_or(0, |span| span.start);
+        let span = error.span().unwrap_or_default();
+        let start = span.start;
         let before = text.get(..start).unwrap_or("");
         let detail = if resembles_yaml(text) {
-            "looks like YAML; name the file .yaml, or write TOML"
+            "looks like YAML; name the file .yaml, or write TOML".to_owned()
         } else if error.message().ends_with("expected any valid TOML value") {
-            BEYOND_INTEGERS
+            BEYOND_INTEGERS.to_owned()
+        } else if error.message() == "duplicate key" {
+            there_twice(text.get(span).unwrap_or_default())
         } else {
-            error.message()
+            error.message().to_owned()
         };
         let column = before.chars().rev().take_while(|character| *character != '\n').count() + 1;
         syntax(path, line_at(text, start), column, detail)
@@ -122,17 +130,14 @@ fn resembles_yaml(text: &str) -> bool {
     lines.next().is_some_and(|first| first == "---" || is_key(first))
 }
 
-fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
+/// `unread` is the error for what the parser refuses: its own words may quote the text.
+fn read_yaml(path: &Path, text: &str, unread: &str) -> Result<(Table, Lines), FileError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let node = serde_saphyr::from_str_with_options::<Option<Node>>(text, options);
     let node = node.map_err(|error| {
         let location = error.location();
         let (line, column) = location.map_or((1, 1), |at| (at.line(), at.column()));
-        // The parser's own words may quote the text.
-        let words = match serde_error(&error) {
-            Some(words) => words,
-            None => "is not valid YAML here".to_owned(),
-        };
+        let words = own_words(&error).unwrap_or_else(|| unread.to_owned());
         syntax(path, line as usize, column as usize, words)
     })?;
     let mut reader = Reader { path, lines: Lines::new() };
@@ -151,14 +156,18 @@ fn syntax(path: &Path, line: usize, column: usize, detail: impl Into<String>) ->
     FileError::Syntax { path: path.to_owned(), line, column, detail: detail.into() }
 }
 
-/// The words of our own [`Node`]'s errors, which quote nothing.
-fn serde_error(error: &serde_saphyr::Error) -> Option<String> {
+/// The words for our own [`Node`]'s errors and for a key that is there twice, which quote no value.
+fn own_words(error: &serde_saphyr::Error) -> Option<String> {
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error {
+        return Some(there_twice(&quoted(key)));
+    }
     let text = error.to_string();
     let own = [BEYOND_INTEGERS, NOT_TEXT_KEY];
-    if let Some(own) = own.into_iter().find(|own| text.contains(own)) {
-        return Some(own.to_owned());
-    }
-    text.to_lowercase().contains("duplicate").then(|| "a key is there twice".to_owned())
+    own.into_iter().find(|own| text.contains(own)).map(str::to_owned)
+}
+
+fn there_twice(key: &str) -> String {
+    format!("the key {key} is there twice")
 }
 
 /// The error for a key of YAML that is a number, a list or a table.

@@ -29,7 +29,7 @@ impl Printer<'_> {
         for (name, value) in table {
             path.push(name.clone());
             if !value.is_table() && path != &["routes"] {
-                let shown = hide(path, value);
+                let shown = escaped(hide(path, value));
                 let origin = self.loaded.origins.get(path.as_slice()).unwrap_or(&Origin::Default);
                 let origin = comment(origin);
                 leaves.push_str(&format!("{} = {shown} # {origin}\n", quoted(name)));
@@ -62,10 +62,23 @@ impl Printer<'_> {
                 if value.as_table().is_some_and(Table::is_empty) {
                     continue;
                 }
-                let shown = hide(&["routes".to_owned(), at.to_string(), name.clone()], value);
+                let path = ["routes".to_owned(), at.to_string(), name.clone()];
+                let shown = escaped(hide(&path, value));
                 self.text.push_str(&format!("{} = {shown}\n", quoted(name)));
             }
         }
+    }
+}
+
+/// The value with `$${` for `${`, which would be a variable in a file.
+fn escaped(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(text.replace("${", "$${")),
+        Value::Array(items) => Value::Array(items.into_iter().map(escaped).collect()),
+        Value::Table(table) => {
+            Value::Table(table.into_iter().map(|(name, item)| (name, escaped(item))).collect())
+        }
+        value => value,
     }
 }
 
@@ -114,6 +127,22 @@ mod tests {
 
         let parsed: Config = toml::from_str(&printed).unwrap_or_else(|_| panic!("{printed}"));
         assert_eq!(parsed, loaded.config, "{printed}");
+    }
+
+    #[test]
+    fn text_like_a_variable_reads_back_as_it_is() {
+        let loaded = loaded(&[
+            "events.context=a ${HOME} $${B} ${",
+            "sinks.f.kind=file",
+            "sinks.f.path=/${x}",
+            "routes=[{headers = {a = \"${type}\", \"${b}\" = \"\"}}]",
+        ]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+
+        std::fs::write(file.path(), print(&loaded)).unwrap();
+
+        let inputs = Inputs { file: Some(file.path().to_owned()), ..Inputs::default() };
+        assert_eq!(load(&inputs).unwrap().config, loaded.config);
     }
 
     #[test]
