@@ -353,7 +353,7 @@ impl Layers {
             let names = table.into_iter().flat_map(Table::keys);
             let alike: Vec<&String> = names.filter(|name| name.to_lowercase() == part).collect();
             if let [one, other, ..] = alike[..] {
-                let of = |name: &String| dotted(&[&path[..], &[name.clone()]].concat());
+                let of = |name: &String| dotted(&[&path[..], std::slice::from_ref(name)].concat());
                 let detail = format!(
                     "may be {} or {}, since variables ignore case; rename one of the two, or set the key \
                      in the file or by --set",
