@@ -502,11 +502,11 @@ fn key_in_two_variables_is_refused_in_any_order() {
             assert_eq!(error.to_string(), line);
         }
     }
-    let beside = environment(&[
+    let together = environment(&[
         ("POSTRIDER__RELAY__BATCH_SIZE", "7"),
         ("POSTRIDER__RELAY", "{ lease = \"1m\" }"),
     ]);
-    let config = load(&Inputs { environment: beside, ..Inputs::default() }).unwrap().config;
+    let config = load(&Inputs { environment: together, ..Inputs::default() }).unwrap().config;
     assert_eq!((config.relay.batch_size, config.relay.lease), (7, Duration::from_secs(60)));
 }
 
