@@ -520,7 +520,7 @@ fn variable_for_two_names_that_differ_in_case_is_refused() {
 
         let error = load(&inputs).unwrap_err().to_string();
 
-        let detail = "may be sinks.Orders or sinks.orders, since variables ignore case; rename one of the two, \
+        let detail = "may be \"Orders\" or \"orders\", since variables ignore case; rename one of the two, \
                       or set the key in the file or by --set";
         assert_eq!(error, format!("{name}: sinks.orders: {detail}"));
     }
