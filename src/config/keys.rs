@@ -341,7 +341,7 @@ pub fn is_secret(path: &[String]) -> bool {
 
 /// Whether the value at `path` is the name of a file that the operator provides.
 pub fn is_file(path: &[String]) -> bool {
-    // A token may be a text in place of a table, so that its members are not keys of their own.
+    // Tokens are texts or tables, so that the keys of the tables are not known here.
     let is_key = is_of_token(path) || at(path).any(|key| key.pattern.last() == path.last());
     is_key && path.last().is_some_and(|name| name.ends_with("_file"))
 }

@@ -353,12 +353,9 @@ impl Layers {
             let names = table.into_iter().flat_map(Table::keys);
             let alike: Vec<&String> = names.filter(|name| name.to_lowercase() == part).collect();
             if let [one, other, ..] = alike[..] {
-                let of = |name: &String| dotted(&[&path[..], std::slice::from_ref(name)].concat());
                 let detail = format!(
-                    "may be {} or {}, since variables ignore case; rename one of the two, or set the key \
-                     in the file or by --set",
-                    of(one),
-                    of(other)
+                    "may be {one:?} or {other:?}, since variables ignore case; rename one of the two, or \
+                     set the key in the file or by --set"
                 );
                 path.push(part.to_owned());
                 self.wrong(&path, detail, origin);

@@ -8,6 +8,7 @@ use postrider::config::file::FileError;
 use postrider::config::keys::keys;
 use postrider::config::print::print;
 use postrider::config::{ConfigLoadError, Inputs, LoadedConfig, Origin, load, resolve};
+use postrider_settings::secret::SecretUri;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tempfile::TempDir;
@@ -170,8 +171,22 @@ fn shown(config: &Config) -> String {
         remove_files(sink.as_table_mut().unwrap());
     }
     remove_files(table["mongo"].as_table_mut().unwrap());
-    // Not the table: a NaN is not the same as itself. A password of a URI is hidden under any key.
-    format!("{table:?}").replace("://u:p@", "://u:***@")
+    let mut shown = toml::Value::Table(table);
+    hide_uris(&mut shown);
+    // Not the table: a NaN is not the same as itself.
+    format!("{shown:?}")
+}
+
+/// The password of a URI is printed under no key.
+fn hide_uris(value: &mut toml::Value) {
+    match value {
+        toml::Value::String(text) if text.contains("://") && text.contains('@') => {
+            *text = SecretUri::from(text.as_str()).redacted();
+        }
+        toml::Value::Array(items) => items.iter_mut().for_each(hide_uris),
+        toml::Value::Table(table) => table.iter_mut().for_each(|(_, item)| hide_uris(item)),
+        _ => {}
+    }
 }
 
 /// A name that does not begin as a path does is not printed.

@@ -502,11 +502,11 @@ fn key_in_two_variables_is_refused_in_any_order() {
             assert_eq!(error.to_string(), line);
         }
     }
-    let both = environment(&[
+    let together = environment(&[
         ("POSTRIDER__RELAY__BATCH_SIZE", "7"),
         ("POSTRIDER__RELAY", "{ lease = \"1m\" }"),
     ]);
-    let config = load(&Inputs { environment: both, ..Inputs::default() }).unwrap().config;
+    let config = load(&Inputs { environment: together, ..Inputs::default() }).unwrap().config;
     assert_eq!((config.relay.batch_size, config.relay.lease), (7, Duration::from_secs(60)));
 }
 
@@ -520,7 +520,7 @@ fn variable_for_two_names_that_differ_in_case_is_refused() {
 
         let error = load(&inputs).unwrap_err().to_string();
 
-        let detail = "may be sinks.Orders or sinks.orders, since variables ignore case; rename one of the two, \
+        let detail = "may be \"Orders\" or \"orders\", since variables ignore case; rename one of the two, \
                       or set the key in the file or by --set";
         assert_eq!(error, format!("{name}: sinks.orders: {detail}"));
     }

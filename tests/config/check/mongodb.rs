@@ -116,7 +116,8 @@ async fn username_and_password_file_log_in_as_a_user_in_the_uri_does() {
         check(&[stdout_sink(), keys.to_vec()].concat()).await
     };
 
-    for uri in [by_database, by_option] {
+    let by_mechanism = format!("{by_option}&authMechanism=SCRAM-SHA-256");
+    for uri in [by_database, by_option, by_mechanism] {
         let found = by_keys(&uri, &right).await;
         assert!(!found.bad().contains(&"mongodb"), "{uri}: {:#?}", found.findings);
         by_keys(&uri, &wrong).await.only("mongodb", "", "mend user, password or authSource");

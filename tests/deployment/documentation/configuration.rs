@@ -1,8 +1,8 @@
 //! Configuration in the documentation is valid: TOML, keys, environment variables.
 //!
 //! A fragment of TOML is completed: by a `mongo.uri`; by a kind, `uri` or `brokers` for each sink
-//! without; by a sink for each that is only named, and one where there is none; by files for the
-//! tokens. The result must pass every rule.
+//! without; by a sink for each that is only named, and one where there is none; by the files that
+//! it names. The result must pass every rule.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -35,10 +35,11 @@ fn blocks_of_toml_are_accepted() {
 fn judge(code: &str) -> Result<(), String> {
     let mut table: Table = code.parse().map_err(|error| format!("no TOML: {error}"))?;
     complete(&mut table);
-    let secrets = tempfile::tempdir().unwrap();
-    put_token_files(&mut table, secrets.path());
+    let files = tempfile::tempdir().unwrap();
+    let mut table = Value::Table(table);
+    put_files(&mut table, files.path(), &mut 0);
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(table.to_string().as_bytes()).unwrap();
+    file.write_all(toml::to_string(&table).unwrap().as_bytes()).unwrap();
     let inputs = Inputs { file: Some(file.path().to_owned()), ..Inputs::default() };
     let loaded = load(&inputs).map_err(|error| error.to_string())?;
     match resolve(&loaded) {
@@ -88,15 +89,26 @@ fn text(value: Option<&Value>) -> Option<String> {
     value?.as_str().map(str::to_owned)
 }
 
-fn put_token_files(table: &mut Table, folder: &Path) {
-    let tokens = table.get_mut("api").and_then(|api| api.get_mut("tokens"));
-    let tokens = tokens.and_then(Value::as_array_mut);
-    for (at, token) in tokens.into_iter().flatten().enumerate() {
-        if let Some(name) = token.get_mut("token_file") {
-            let file = folder.join(at.to_string());
-            std::fs::write(&file, format!("token-{at}")).unwrap();
-            *name = file.to_str().unwrap().into();
+fn put_files(value: &mut Value, folder: &Path, count: &mut usize) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| put_files(item, folder, count)),
+        Value::Table(table) => {
+            for (name, item) in table.iter_mut() {
+                if !name.ends_with("_file") {
+                    put_files(item, folder, count);
+                    continue;
+                }
+                *count += 1;
+                let file = folder.join(count.to_string());
+                let text = match name.as_str() {
+                    "password_file" | "token_file" => format!("secret-{count}"),
+                    _ => rcgen::generate_simple_self_signed([]).unwrap().cert.pem(),
+                };
+                std::fs::write(&file, text).unwrap();
+                *item = file.to_str().unwrap().into();
+            }
         }
+        _ => {}
     }
 }
 
