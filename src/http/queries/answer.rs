@@ -19,19 +19,16 @@ impl StoredAnswer {
         Self { document, id_field: target.id_field() }
     }
 
-    fn name<'n>(&self, stored: &'n str) -> &'n str
-    where
-        'static: 'n,
-    {
-        if stored == "_id" { self.id_field } else { stored }
+    /// Its members; one that has the name of the id's is left out.
+    fn members(&self) -> impl Iterator<Item = (&str, &Bson)> {
+        let members = self.document.iter().filter(|(name, _)| *name != self.id_field);
+        members.map(|(name, value)| (if name == "_id" { self.id_field } else { name }, value))
     }
 }
 
 impl Serialize for StoredAnswer {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(
-            self.document.iter().map(|(name, value)| (self.name(name), json_view::value(value))),
-        )
+        to.collect_map(self.members().map(|(name, value)| (name, json_view::value(value))))
     }
 }
 
@@ -41,8 +38,7 @@ pub(super) struct WowAnswer(pub(super) StoredAnswer);
 
 impl Serialize for WowAnswer {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let members = self.0.document.iter();
-        to.collect_map(members.map(|(name, value)| (self.0.name(name), WowValue(value))))
+        to.collect_map(self.0.members().map(|(name, value)| (name, WowValue(value))))
     }
 }
 
@@ -80,7 +76,7 @@ mod tests {
     fn wow_answers_decimals_as_numbers() {
         let decimal = |digits: &str| digits.parse::<Decimal128>().unwrap();
         let document = doc! {
-            "_id": "o-1", "state": { "_id": 1, "total": decimal("13.50"), "all": [decimal("1E+3"), decimal("NaN")] }
+            "aggregateId": "other", "_id": "o-1", "state": { "_id": 1, "total": decimal("13.50"), "all": [decimal("1E+3"), decimal("NaN")] }
         };
         let answer = StoredAnswer::new(document, Target::Snapshots);
         let ours = serde_json::to_string(&answer).unwrap();

@@ -16,7 +16,9 @@ use super::{Listing, PageRequest, flaws_of, list, query_of};
 use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request};
 use crate::events::query::json::{ConditionJson, NewerMember, ProjectionJson, SortJson};
-use crate::events::query::{FieldName, MAX_LIST, Page, Paged, Projection, Query, Scope, Target};
+use crate::events::query::{
+    FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, Scope, Target,
+};
 use crate::http::extract::{Body, Call, ReadScope};
 use crate::http::middleware::RequestPermit;
 use crate::http::params::Bounded;
@@ -116,20 +118,36 @@ struct WowPage<T> {
 type WowCall = Call<ReadScope, WowPath>;
 
 /// Whose documents a client of Wow may see: by the path, else by its headers.
-fn scope(path: &WowPath, headers: &HeaderMap) -> Scope {
-    let header =
-        |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-    Scope {
-        tenant_id: path.tenant_id.clone().or_else(|| header("command-tenant-id")),
-        owner_id: path.owner_id.clone().or_else(|| header("command-owner-id")),
-        space_id: header("wow-space-id"),
-    }
+///
+/// # Errors
+///
+/// A header that is there twice, or is not ASCII: without it a client would see what others have.
+fn scope(path: &WowPath, headers: &HeaderMap) -> Result<Scope, Problem> {
+    let header = |name: &str| {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => match value.to_str() {
+                Ok(id) => Ok(Some(id.to_owned())),
+                Err(_) => {
+                    Err(Problem::wrong(name, "is not ASCII; name the tenant or owner in the path"))
+                }
+            },
+            (Some(_), Some(_)) => Err(Problem::wrong(name, "is there twice; keep one of the two")),
+        }
+    };
+    let (tenant, owner) = (header("command-tenant-id")?, header("command-owner-id")?);
+    Ok(Scope {
+        tenant_id: path.tenant_id.clone().or(tenant),
+        owner_id: path.owner_id.clone().or(owner),
+        space_id: header("wow-space-id")?,
+    })
 }
 
 impl WowQuery {
     /// The query, in the order that Wow gives it: without the id at its end.
     fn query(self, call: &WowCall, headers: &HeaderMap, is_state: bool) -> Result<Query, Problem> {
-        let scope = scope(&call.path, headers);
+        let scope = scope(&call.path, headers)?;
         let condition = self.condition.map(with_decimals);
         let query = query_of(condition, self.projection, self.sort, scope)?;
         let projection = match (query.projection, FieldName::new(STATE)) {
@@ -380,6 +398,15 @@ async fn single(call: &WowCall, query: &Query) -> Result<Document, Problem> {
     found.ok_or_else(|| Problem::not_found("no snapshot meets the condition"))
 }
 
+/// The flaws with another beginning of their paths.
+fn renamed(flaws: Vec<Flaw>, from: &str, to: &str) -> Vec<Flaw> {
+    let renamed = |flaw: Flaw| match flaw.field.strip_prefix(from) {
+        Some(rest) => Flaw { field: format!("{to}{rest}"), ..flaw },
+        None => flaw,
+    };
+    flaws.into_iter().map(renamed).collect()
+}
+
 async fn page(
     call: &WowCall,
     headers: &HeaderMap,
@@ -388,11 +415,7 @@ async fn page(
     is_state: bool,
 ) -> Result<Paged, Problem> {
     let page = Page::from(body.pagination.take().unwrap_or_default());
-    let flaws: Vec<Flaw> = page
-        .flaws()
-        .into_iter()
-        .map(|flaw| Flaw { field: flaw.field.replace("page.", "pagination."), ..flaw })
-        .collect();
+    let flaws = renamed(page.flaws(), "page.", "pagination.");
     if !flaws.is_empty() {
         return Err(Problem::invalid(flaws));
     }
@@ -406,6 +429,12 @@ async fn count(
     target: Target,
     body: ConditionJson,
 ) -> Result<Json<u64>, Problem> {
-    let query = query_of(Some(with_decimals(body)), None, None, scope(&call.path, headers))?;
-    Ok(Json(call.state.queries()?.count(target, &call.path.name, &query).await?))
+    let query = query_of(Some(with_decimals(body)), None, None, scope(&call.path, headers)?)?;
+    let counted = call.state.queries()?.count(target, &call.path.name, &query).await;
+    // The body is the condition itself.
+    let counted = counted.map_err(|error| match error {
+        QueryError::Invalid(flaws) => QueryError::Invalid(renamed(flaws, "condition.", "")),
+        other => other,
+    });
+    Ok(Json(counted?))
 }

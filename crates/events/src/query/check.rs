@@ -80,8 +80,7 @@ impl Checker {
                 }
                 self.text(text, place);
             }
-            Condition::Raw(filter) if !self.allows_raw => {
-                let _ = filter;
+            Condition::Raw(_) if !self.allows_raw => {
                 self.flaw(place, "operator", "RAW is off here; queries.raw = true allows it");
             }
             Condition::Raw(filter) => match raw::check(filter) {

@@ -6,10 +6,14 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, doc};
 
-/// The longest value of a cursor, in bytes of BSON.
+/// The longest cursor, in bytes of BSON. (Its filter repeats the first values for each field of the order.)
 const MAX_BYTES: usize = 16_384;
+
+/// The deepest nesting of a value: MongoDB stores none that is deeper.
+const MAX_LEVELS: usize = 100;
 
 const ORDER: &str = "o";
 const VALUES: &str = "v";
@@ -54,19 +58,22 @@ impl Place {
     pub(super) fn encode(&self, order: &Document) -> Result<String, Unsortable> {
         let size =
             |value: &Bson| doc! { "": value }.to_vec().map_or(usize::MAX, |bytes| bytes.len());
-        if let Some((field, _)) =
-            order.keys().zip(&self.0).find(|(_, value)| size(value) > MAX_BYTES)
-        {
-            return Err(Unsortable::Long(field.clone()));
-        }
         let bytes = doc! { ORDER: order, VALUES: &self.0 }.to_vec().unwrap_or_default();
-        Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes))
+        if (1..=MAX_BYTES).contains(&bytes.len()) {
+            return Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes));
+        }
+        let longest = order.keys().zip(&self.0).max_by_key(|(_, value)| size(value));
+        Err(Unsortable::Long(longest.map(|(field, _)| field.clone()).unwrap_or_default()))
     }
 
     /// Reads a place in this order.
     pub(super) fn decode(text: &str, order: &Document) -> Result<Self, InvalidCursor> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidCursor)?;
-        let mut read = Document::from_reader(bytes.as_slice()).map_err(|_| InvalidCursor)?;
+        let raw = RawDocumentBuf::from_bytes(bytes).map_err(|_| InvalidCursor)?;
+        if raw.as_bytes().len() > MAX_BYTES || !is_nested_within(&raw, MAX_LEVELS) {
+            return Err(InvalidCursor);
+        }
+        let mut read = Document::try_from(raw).map_err(|_| InvalidCursor)?;
         let (Some(Bson::Document(of)), Some(Bson::Array(values))) =
             (read.remove(ORDER), read.remove(VALUES))
         else {
@@ -97,6 +104,22 @@ impl Place {
             doc! { "$or": ways }
         }
     }
+}
+
+/// Whether a document that a client has sent is valid, and has at most so many levels: it is decoded by
+/// recursion.
+fn is_nested_within(document: &RawDocument, levels: usize) -> bool {
+    let Some(levels) = levels.checked_sub(1) else { return false };
+    document.iter().all(|member| match member {
+        Ok((_, RawBsonRef::Document(inner))) => is_nested_within(inner, levels),
+        Ok((_, RawBsonRef::Array(items))) => {
+            // An array is a document whose names are numbers.
+            RawDocument::from_bytes(items.as_bytes())
+                .is_ok_and(|items| is_nested_within(items, levels))
+        }
+        Ok((_, RawBsonRef::JavaScriptCodeWithScope(_))) | Err(_) => false,
+        Ok(_) => true,
+    })
 }
 
 /// The value of a stored document that MongoDB sorts it by; an absent one is null.
@@ -240,6 +263,8 @@ fn is_nan(value: &Bson) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use bson::raw::{RawArrayBuf, cstr};
+
     use super::*;
 
     #[test]
@@ -257,6 +282,29 @@ mod tests {
         }
         for text in ["", "!", "AAAA", &text[1..]] {
             assert_eq!(Place::decode(text, &order), Err(InvalidCursor), "{text}");
+        }
+    }
+
+    #[test]
+    fn cursor_that_is_nested_too_deep_is_refused() {
+        let order = doc! { "_id": 1 };
+        let nested = |levels: usize| {
+            let value = (0..levels).fold(RawDocumentBuf::new(), |inner, _| {
+                let mut outer = RawDocumentBuf::new();
+                outer.append(cstr!(""), inner);
+                outer
+            });
+            let mut values = RawArrayBuf::new();
+            values.push(value);
+            let mut cursor = RawDocumentBuf::new();
+            cursor.append(cstr!("o"), RawDocumentBuf::try_from(&order).unwrap());
+            cursor.append(cstr!("v"), values);
+            Place::decode(&BASE64_URL_SAFE_NO_PAD.encode(cursor.as_bytes()), &order)
+        };
+
+        assert!(nested(97).is_ok());
+        for levels in [98, 1_000, 20_000] {
+            assert_eq!(nested(levels), Err(InvalidCursor));
         }
     }
 

@@ -8,6 +8,7 @@ use super::value::{empty, extended, plain};
 use crate::Flaw;
 use crate::integer::integral;
 use crate::json::{Json, MAX_FLAWS, Request};
+use crate::query::MAX_LEVELS;
 use crate::query::check::{self, below};
 use crate::query::condition::{Comparison, Condition, DeletionState, Test, TextTest};
 use crate::query::date::{DateForm, DatePattern, DateTest};
@@ -230,9 +231,11 @@ impl Node<'_> {
 
     fn raw(&mut self) -> Document {
         let value = match self.json.value.clone() {
-            Some(Json(Bson::String(text))) => serde_json::from_str(&text)
-                .map(plain)
-                .map_err(|error| format!("is not JSON: {error}")),
+            Some(Json(Bson::String(text))) => match serde_json::from_str(&text) {
+                Ok(json) if is_nested_within(&json, MAX_RAW_LEVELS) => Ok(plain(json)),
+                Ok(_) => Err(format!("is nested deeper than {MAX_RAW_LEVELS} levels")),
+                Err(error) => Err(format!("is not JSON: {error}")),
+            },
             Some(Json(value)) => Ok(value),
             None => Ok(Bson::Null),
         };
@@ -359,6 +362,20 @@ impl Uses {
             _ => (true, true, false),
         };
         Some(Self { field, value, children })
+    }
+}
+
+/// The deepest nesting of the text of a RAW condition, with what extended JSON adds: it is decoded by recursion.
+const MAX_RAW_LEVELS: usize = 4 * MAX_LEVELS;
+
+fn is_nested_within(json: &serde_json::Value, levels: usize) -> bool {
+    let Some(levels) = levels.checked_sub(1) else { return false };
+    match json {
+        serde_json::Value::Object(members) => {
+            members.values().all(|value| is_nested_within(value, levels))
+        }
+        serde_json::Value::Array(items) => items.iter().all(|item| is_nested_within(item, levels)),
+        _ => true,
     }
 }
 
