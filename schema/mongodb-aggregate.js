@@ -101,6 +101,11 @@ const ofSnapshots = [
     name: "deleted_hashed",
     key: { deleted: "hashed" },
   },
+  // Lists, pages and counts of all snapshots that are not deleted.
+  {
+    name: "deleted_1__id_1",
+    key: { deleted: 1, _id: 1 },
+  },
 ];
 
 // The indexes of `prepare_{name}`.

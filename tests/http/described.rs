@@ -12,7 +12,7 @@ const PYTHON: &str = "POSTRIDER_TEST_SCHEMATHESIS";
 #[fixture::test]
 async fn served_description_equals_the_repositorys() {
     let outbox = TestOutbox::new().await;
-    let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
+    let api = Api::start(&outbox, &["api.tokens=[\"t\"]", "api.wow_routes=true"]).await;
 
     let served = api.get("/openapi.json").await;
 
@@ -26,7 +26,7 @@ async fn schemathesis_finds_no_deviation() {
     let python = std::env::var(PYTHON)
         .unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"));
     let outbox = TestOutbox::new().await;
-    let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
+    let api = Api::start(&outbox, &["api.tokens=[\"t\"]", "api.wow_routes=true"]).await;
     let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http/schemathesis.toml");
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(python);

@@ -16,6 +16,7 @@ mod origin;
 mod outbox;
 mod prepare;
 mod problems;
+mod queries;
 mod schema;
 mod snapshots;
 mod start;

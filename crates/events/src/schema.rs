@@ -64,7 +64,7 @@ const REQUEST_ANYWHERE: Index = Index {
 };
 
 /// One document per aggregate.
-const SNAPSHOTS: [Index; 4] = [
+const SNAPSHOTS: [Index; 5] = [
     plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of one tenant's snapshots."]),
     plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's snapshots."]),
     plain(
@@ -76,6 +76,11 @@ const SNAPSHOTS: [Index; 4] = [
         "deleted_hashed",
         &[Hashed("deleted")],
         &["Queries of what was deleted: most ask for what was not."],
+    ),
+    plain(
+        "deleted_1__id_1",
+        &[Ascending("deleted"), Ascending("_id")],
+        &["Lists, pages and counts of all snapshots that are not deleted."],
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! What a condition may not be, whoever made it.
+//! The rules of conditions: limits, values that MongoDB would misread, operators that are not allowed.
 
 use bson::Bson;
 

@@ -8,7 +8,7 @@ use super::field::FieldName;
 /// What a document must be. Conditions on a field are made by the methods of [`FieldName`].
 ///
 /// The compiler of filters never lets a value become an operator, and refuses what exceeds the limits
-/// ([`MAX_NODES`](super::MAX_NODES) and those beside it).
+/// ([`MAX_NODES`](super::MAX_NODES) and those next to it).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Condition {
     /// Any document. (Of snapshots: any that is not deleted.)

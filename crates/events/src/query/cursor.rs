@@ -34,7 +34,7 @@ pub enum Unsortable {
 
 /// A text that is not a cursor of this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no cursor of this order: give the `next` of an answer with the same sort")]
+#[error("is not a cursor of this order: give the `next` of an answer with the same sort")]
 pub struct InvalidCursor;
 
 impl Place {

@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldName(String);
 
-/// Why a text is no name of a field.
+/// Why a text is not the name of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidField {
     /// It is empty.

@@ -460,7 +460,8 @@ impl Node<'_> {
     /// Members that the operator does not read: a client that sets them means something else.
     fn refuse_unused(&mut self) {
         let ConditionJson { field, value, children, .. } = self.json;
-        let uses = Uses::of(self.json.operator());
+        // An operator that is not known was replaced by ALL, and is a flaw already.
+        let Some(uses) = self.json.operator.map_or(Some(Uses::NONE), Uses::of) else { return };
         let is_empty = |value: &Json| match &value.0 {
             Bson::String(text) => text.is_empty(),
             Bson::Array(items) => items.is_empty(),
@@ -491,14 +492,17 @@ struct Uses {
 }
 
 impl Uses {
-    fn of(operator: Operator) -> Self {
+    const NONE: Self = Self { field: false, value: false, children: false };
+
+    /// The members of an operator; `None` where they do not matter.
+    fn of(operator: Operator) -> Option<Self> {
         use Operator::{
             AggregateId, AggregateIds, All, And, Deleted, ElemMatch, False, Id, Ids, LastMonth,
             LastWeek, Match, NextWeek, Nor, NotNull, Null, Or, OwnerId, Raw, SpaceId, TenantId,
             ThisMonth, ThisWeek, Today, Tomorrow, True,
         };
         let (field, value, children) = match operator {
-            All => (false, false, false),
+            All => return None,
             And | Or | Nor => (false, false, true),
             Id | Ids | AggregateId | AggregateIds | TenantId | OwnerId | SpaceId | Deleted
             | Raw => (false, true, false),
@@ -509,7 +513,7 @@ impl Uses {
             | ThisMonth | LastMonth => (true, false, false),
             _ => (true, true, false),
         };
-        Self { field, value, children }
+        Some(Self { field, value, children })
     }
 }
 

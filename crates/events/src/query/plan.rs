@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use postrider_store::connect::primary;
 use postrider_store::{StoreError, limits, within};
 
+use super::compile::DELETED;
+
 /// How long a plan that uses an index is trusted.
 const INDEXED_RETENTION: Duration = Duration::from_secs(300);
 
@@ -157,10 +159,10 @@ impl Stages {
             "COLLSCAN" => self.reads_collection = true,
             "IXSCAN" if is_unbounded(stage) => {
                 self.reads_index = true;
-                self.tests |= stage.contains_key("filter");
+                self.tests |= tests(stage);
             }
             "SORT" => self.sorts = true,
-            "FETCH" => self.tests |= stage.contains_key("filter"),
+            "FETCH" => self.tests |= tests(stage),
             _ => {}
         }
         for (_, value) in stage {
@@ -176,6 +178,12 @@ impl Stages {
             }
         }
     }
+}
+
+/// Whether a stage leaves documents out, but for deleted ones, which are few.
+fn tests(stage: &Document) -> bool {
+    let filter = stage.get_document("filter");
+    filter.is_ok_and(|filter| filter.len() > 1 || !filter.contains_key(DELETED))
 }
 
 /// Whether an index is read from its beginning to its end, or all texts of its first field are.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use mongodb::Collection;
 use mongodb::options::Hint;
 use postrider_store::{StoreError, within};
-use tracing::warn;
+use tracing::{instrument, warn};
 
 use super::check;
 use super::compile::{Target, filter};
@@ -85,7 +85,7 @@ impl Default for Query {
 pub enum Found {
     /// A document as it is stored.
     Document(Document),
-    /// There are more: the cursor from which they go on. The last item.
+    /// There are more: the cursor of the next part. The last item.
     Next(String),
 }
 
@@ -285,6 +285,7 @@ impl QueryService {
         self.count_all(target, name, &filter).await
     }
 
+    #[instrument(level = "debug", skip_all, fields(?target, %name))]
     async fn count_all(
         &self,
         target: Target,
@@ -303,6 +304,7 @@ impl QueryService {
     }
 
     /// Finds documents, unless it would be a scan.
+    #[instrument(level = "debug", skip_all, fields(?target, %name))]
     async fn find(
         &self,
         target: Target,
@@ -435,7 +437,7 @@ impl Page {
             flaws.push(Flaw::new("page.size", format!("must be from 1 to {MAX_LIST}")));
         } else if index.saturating_mul(size) > MAX_WINDOW {
             let detail = format!(
-                "index × size must be at most {MAX_WINDOW}; behind that, lists go on by their cursor"
+                "index × size must be at most {MAX_WINDOW}; lists with cursors reach further"
             );
             flaws.push(Flaw::new("page.index", detail));
         }

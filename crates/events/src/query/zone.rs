@@ -14,9 +14,9 @@ pub struct Zone {
     pub(super) zone: TimeZone,
 }
 
-/// A text that is no time zone.
+/// A text that is not a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no time zone: give a name such as Europe/Berlin, or an offset such as +08:00")]
+#[error("is not a time zone: give a name such as Europe/Berlin, or an offset such as +08:00")]
 pub struct UnknownZone;
 
 impl Zone {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_zone_is_refused() {
+    fn other_texts_are_refused() {
         for name in [
             "",
             "+",

@@ -124,7 +124,7 @@ pub(super) fn value() -> impl Strategy<Value = Bson> + Clone {
         1 => proptest::sample::select(vec![Bson::MinKey, Bson::MaxKey]),
     ];
     simple.prop_recursive(3, 12, 4, |inner| {
-        // What is extended JSON by its names cannot be told from a document.
+        // What is extended JSON by its names cannot be distinguished from a document.
         let members = proptest::collection::vec(("[a-z.]{0,3}", inner.clone()), 0..3);
         prop_oneof![
             members.prop_map(|members| Bson::Document(members.into_iter().collect())),

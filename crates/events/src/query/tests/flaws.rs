@@ -176,7 +176,7 @@ fn invalid_fields_zones_and_patterns_are_named() {
         refused(
             &json!({ "operator": "TODAY", "field": "f", "options": { "zoneId": zone } }),
             &[
-                "options.zoneId: is no time zone: give a name such as Europe/Berlin, or an offset such as +08:00",
+                "options.zoneId: is not a time zone: give a name such as Europe/Berlin, or an offset such as +08:00",
             ],
         );
     }
@@ -242,7 +242,8 @@ fn unknown_operators_and_members_are_named() {
 fn members_without_a_meaning_are_named() {
     let meaningless = |member: &str| format!("{member}: means nothing with this operator");
     for (operator, members) in [
-        ("ALL", &["field", "value", "children"][..]),
+        // Without an operator it is ALL: it may have been forgotten.
+        ("", &["field", "value", "children"][..]),
         ("ID", &["field", "children"]),
         ("DELETED", &["field", "children"]),
         ("NULL", &["value", "children"]),
@@ -253,6 +254,7 @@ fn members_without_a_meaning_are_named() {
     ] {
         let mut condition = json!({ "operator": operator });
         match operator {
+            "" => condition = json!({}),
             "ID" | "MATCH" => condition["value"] = json!("x"),
             "DELETED" => condition["value"] = json!("ALL"),
             "NULL" | "TODAY" | "EQ" | "EXISTS" => condition["field"] = json!("f"),
