@@ -81,14 +81,14 @@ impl Place {
     /// The filter of the documents behind it, in this order.
     pub(super) fn filter(&self, order: &Document) -> Document {
         let mut ways = Vec::new();
-        let mut equal = Vec::new();
+        let mut before = Vec::new();
         for ((field, sign), value) in order.iter().zip(&self.0) {
             for beyond in beyond(field, value, *sign == Bson::Int32(1)) {
-                let mut all = equal.clone();
+                let mut all = before.clone();
                 all.push(beyond);
                 ways.push(doc! { "$and": all });
             }
-            equal.push(doc! { field: { "$eq": value } });
+            before.push(equal(field, value));
         }
         // Behind the greatest value of all there is nothing.
         if ways.is_empty() {
@@ -120,10 +120,12 @@ fn value_at(document: &Document, field: &str) -> Result<Bson, Unsortable> {
 }
 
 /// The kinds of values in the order of MongoDB, with the numbers of their types. Values of one kind are
-/// compared with each other.
+/// compared with each other. Arrays have the place of an element, an empty one that of undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Kind {
     MinKey,
+    Undefined,
+    /// Null and absent.
     Null,
     Number,
     Text,
@@ -133,12 +135,15 @@ enum Kind {
     Boolean,
     Date,
     Timestamp,
+    /// Regular expressions, pointers and code.
+    Code,
     MaxKey,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::MinKey,
+        Self::Undefined,
         Self::Null,
         Self::Number,
         Self::Text,
@@ -148,6 +153,7 @@ impl Kind {
         Self::Boolean,
         Self::Date,
         Self::Timestamp,
+        Self::Code,
         Self::MaxKey,
     ];
 
@@ -169,23 +175,24 @@ impl Kind {
         })
     }
 
-    /// The types of BSON with this kind. Those that cannot be compared stand with their neighbours, so that
-    /// they are found, and refused, rather than skipped.
+    /// The types of BSON with this kind. Those that cannot be compared are found, and refused, rather than
+    /// skipped. But not arrays (4): for them MongoDB reads an index from its beginning. Only arrays of
+    /// arrays are skipped thereby.
     fn types(self) -> &'static [i32] {
         match self {
             Self::MinKey => &[-1],
-            // Null and undefined.
-            Self::Null => &[10, 6],
+            Self::Undefined => &[6],
+            // An absent value has no type.
+            Self::Null => &[],
             Self::Number => &[1, 16, 18, 19],
             Self::Text => &[2, 14],
-            // Documents and arrays.
-            Self::Document => &[3, 4],
+            Self::Document => &[3],
             Self::Binary => &[5],
             Self::ObjectId => &[7],
             Self::Boolean => &[8],
             Self::Date => &[9],
-            // Timestamps; regular expressions, pointers and code.
-            Self::Timestamp => &[17, 11, 12, 13, 15],
+            Self::Timestamp => &[17],
+            Self::Code => &[11, 12, 13, 15],
             Self::MaxKey => &[127],
         }
     }
@@ -209,25 +216,30 @@ fn beyond(field: &str, value: &Bson, ascends: bool) -> Vec<Document> {
         // NaN is the least number of the order, and not less than any.
         ways.push(doc! { field: { "$eq": f64::NAN } });
     }
-    let follows = |other: &Kind| if ascends { *other > kind } else { *other < kind };
-    let types: Vec<i32> = Kind::ALL
-        .iter()
-        .filter(|other| follows(other))
-        .flat_map(|kind| kind.types())
-        .copied()
-        .collect();
+    let follows = |other: Kind| if ascends { other > kind } else { other < kind };
+    let following = Kind::ALL.into_iter().filter(|other| follows(*other));
+    let types: Vec<i32> = following.flat_map(Kind::types).copied().collect();
     if !types.is_empty() {
         ways.push(doc! { field: { "$type": types } });
     }
-    if !ascends && kind > Kind::Null {
-        // Absent, too.
-        ways.push(doc! { field: { "$eq": Bson::Null } });
+    if follows(Kind::Null) {
+        ways.push(equal(field, &Bson::Null));
     }
-    if !ascends && kind != Kind::MinKey {
-        // An empty array is less than null, and an array has no order.
+    if follows(Kind::Undefined) {
         ways.push(doc! { field: { "$eq": [] } });
     }
     ways
+}
+
+/// The filter of what has the same place in the order of a field.
+fn equal(field: &str, value: &Bson) -> Document {
+    let equal = doc! { field: { "$eq": value } };
+    if *value == Bson::Null && field.contains('.') {
+        // Also where the path leads through an array in which nothing has the field.
+        doc! { "$or": [equal, { field: { "$exists": false } }] }
+    } else {
+        equal
+    }
 }
 
 fn is_nan(value: &Bson) -> bool {
