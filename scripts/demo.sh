@@ -39,8 +39,11 @@ before_return() {
 }
 
 "$services" install toolchain
+# Downloads while it compiles.
+"$services" install mongodb rabbitmq &
 say demo "building; the first time takes some minutes…"
 cargo build --profile demo --no-default-features --features postrider/rabbitmq --package postrider --package postrider-demo --bins
+wait $!
 
 borrow_services mongodb rabbitmq
 

@@ -25,7 +25,7 @@ pub(super) async fn probe(
     match ask(admin, "ask for the members' states", doc! { "replSetGetStatus": 1 }).await {
         Ok(status) => Ok(by_status(&status)),
         Err(error) if error.is_refusal() => {
-            let direct = ConnectionString::parse(plan.mongo.uri.expose())
+            let direct = ConnectionString::parse(&*plan.mongo.uri_with_login())
                 .is_ok_and(|uri| uri.direct_connection == Some(true));
             Ok(by_answers(hello, members, direct))
         }

@@ -30,14 +30,14 @@ async fn probe_one(plan: &Resolved, name: &SinkName, configured: &ConfiguredSink
         Err(error) => return vec![Finding::bad(part, error.to_string(), "change its settings")],
     };
     let findings = async {
-        if let Err(down) = sink.probe().await {
-            return vec![Finding::bad(
-                part.as_str(),
-                down.cause(),
-                remedy(name, configured, &down),
-            )];
-        }
-        let mut findings = vec![Finding::good(part.as_str(), "reached")];
+        let found = match sink.check().await {
+            Ok(found) => found,
+            Err(down) => {
+                let remedy = remedy(name, configured, &down);
+                return vec![Finding::bad(part.as_str(), down.cause(), remedy)];
+            }
+        };
+        let mut findings = vec![Finding::good(part.as_str(), found)];
         findings.extend(destinations(plan, name, configured, &sink).await);
         findings
     };

@@ -35,6 +35,9 @@ struct Signals {
 
 impl Signals {
     fn listen() -> std::io::Result<Self> {
+        // Without a handler, which stays, a write beyond the limit of file sizes (ulimit -f) ends the process. With
+        // one it is an error of the sink.
+        drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use postrider_settings::files::read_text;
+use postrider_settings::quoted;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
+use crate::config::keys::dotted;
 use crate::config::problem::Origin;
 
 /// The line of every key, table and list item, by path; positions in lists are names.
@@ -71,41 +74,43 @@ impl Format {
 /// [`FileError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
 /// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let text =
+        read_text(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    // The byte order mark that some editors write.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     match Format::of(path) {
-        Format::Toml => read_toml(path, &text),
-        Format::Yaml => read_yaml(path, &text),
+        Format::Toml => read_toml(path, text),
+        Format::Yaml => read_yaml(path, text, "is not valid YAML here"),
         Format::Json => {
             // YAML's parser takes JSON and more, and knows the lines.
-            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
-                let (line, column) = (error.line().max(1), error.column().max(1));
+            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
                 let detail = error.to_string();
-                let detail = detail.split(" at line ").next().unwrap_or_default().to_owned();
-                return Err(FileError::Syntax { path: path.to_owned(), line, column, detail });
+                let detail = detail.split(" at line ").next().unwrap_or_default();
+                return Err(syntax(path, error.line(), error.column(), detail));
             }
-            read_yaml(path, &text)
+            let unread = "is JSON that Postrider does not read: a control character, a lone surrogate, \
+                          a number above 1.8e308, a key above 1024 characters, or tables too deep";
+            read_yaml(path, text, unread)
         }
     }
 }
 
 fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
     let wrong = |error: toml::de::Error| {
-        let start = error.span().map_or(0, |span| span.start);
+        let span = error.span().unwrap_or_default();
+        let start = span.start;
         let before = text.get(..start).unwrap_or("");
         let detail = if resembles_yaml(text) {
-            "looks like YAML; name the file .yaml, or write TOML"
+            "looks like YAML; name the file .yaml, or write TOML".to_owned()
         } else if error.message().ends_with("expected any valid TOML value") {
-            BEYOND_INTEGERS
+            BEYOND_INTEGERS.to_owned()
+        } else if error.message() == "duplicate key" {
+            there_twice(text.get(span).unwrap_or_default())
         } else {
-            error.message()
+            error.message().to_owned()
         };
-        FileError::Syntax {
-            path: path.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before.chars().rev().take_while(|character| *character != '\n').count() + 1,
-            detail: detail.to_owned(),
-        }
+        let column = before.chars().rev().take_while(|character| *character != '\n').count() + 1;
+        syntax(path, line_at(text, start), column, detail)
     };
     let spanned = DeTable::parse(text).map_err(wrong)?;
     let table = text.parse::<Table>().map_err(wrong)?;
@@ -125,44 +130,44 @@ fn resembles_yaml(text: &str) -> bool {
     lines.next().is_some_and(|first| first == "---" || is_key(first))
 }
 
-fn read_yaml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
-    let wrong = |line: usize, column: usize, detail: String| FileError::Syntax {
-        path: path.to_owned(),
-        line: line.max(1),
-        column: column.max(1),
-        detail,
-    };
+/// `unread` is the error for what the parser refuses: its own words may quote the text.
+fn read_yaml(path: &Path, text: &str, unread: &str) -> Result<(Table, Lines), FileError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let node = serde_saphyr::from_str_with_options::<Option<Node>>(text, options);
     let node = node.map_err(|error| {
         let location = error.location();
         let (line, column) = location.map_or((1, 1), |at| (at.line(), at.column()));
-        // The parser's own words may quote the text.
-        let words = match serde_error(&error) {
-            Some(words) => words,
-            None => "is not valid YAML here".to_owned(),
-        };
-        wrong(line as usize, column as usize, words)
+        let words = own_words(&error).unwrap_or_else(|| unread.to_owned());
+        syntax(path, line as usize, column as usize, words)
     })?;
     let mut reader = Reader { path, lines: Lines::new() };
     match node {
         None | Some(Node::Null) => Ok((Table::new(), Lines::new())),
         Some(Node::Table(entries)) => {
-            let table = reader.yaml_table(entries, &mut Vec::new());
+            let table = reader.yaml_table(entries, &mut Vec::new())?;
             Ok((table, reader.lines))
         }
-        Some(_) => Err(wrong(1, 1, "must be a table of sections at its top".to_owned())),
+        Some(_) => Err(syntax(path, 1, 1, "must be a table of sections at its top")),
     }
 }
 
-/// The words of our own [`Node`]'s errors, which quote nothing.
-fn serde_error(error: &serde_saphyr::Error) -> Option<String> {
+fn syntax(path: &Path, line: usize, column: usize, detail: impl Into<String>) -> FileError {
+    let (line, column) = (line.max(1), column.max(1));
+    FileError::Syntax { path: path.to_owned(), line, column, detail: detail.into() }
+}
+
+/// The words for our own [`Node`]'s errors and for a key that is there twice, which quote no value.
+fn own_words(error: &serde_saphyr::Error) -> Option<String> {
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error {
+        return Some(there_twice(&quoted(key)));
+    }
     let text = error.to_string();
     let own = [BEYOND_INTEGERS, NOT_TEXT_KEY];
-    if let Some(own) = own.into_iter().find(|own| text.contains(own)) {
-        return Some(own.to_owned());
-    }
-    text.to_lowercase().contains("duplicate").then(|| "a key is there twice".to_owned())
+    own.into_iter().find(|own| text.contains(own)).map(str::to_owned)
+}
+
+fn there_twice(key: &str) -> String {
+    format!("the key {key} is there twice")
 }
 
 /// The error for a key of YAML that is a number, a list or a table.
@@ -285,35 +290,47 @@ impl Reader<'_> {
         &mut self,
         entries: Vec<(Spanned<String>, Node)>,
         path: &mut Vec<String>,
-    ) -> Table {
+    ) -> Result<Table, FileError> {
         let mut table = Table::new();
         for (name, node) in entries {
             path.push(name.value.clone());
             self.note(path, name.referenced.line() as usize);
-            if let Some(value) = self.yaml_value(node, path) {
+            if let Some(value) = self.yaml_value(node, path)? {
                 table.insert(name.value, value);
             }
             path.pop();
         }
-        table
+        Ok(table)
     }
 
-    fn yaml_value(&mut self, node: Node, path: &mut Vec<String>) -> Option<Value> {
-        Some(match node {
-            Node::Null => return None,
+    fn yaml_value(
+        &mut self,
+        node: Node,
+        path: &mut Vec<String>,
+    ) -> Result<Option<Value>, FileError> {
+        Ok(Some(match node {
+            Node::Null => return Ok(None),
             Node::Value(value) => value,
-            Node::Table(entries) => Value::Table(self.yaml_table(entries, path)),
+            Node::Table(entries) => Value::Table(self.yaml_table(entries, path)?),
             Node::List(items) => {
                 let mut list = Vec::new();
                 for (at, item) in items.into_iter().enumerate() {
                     path.push(at.to_string());
-                    self.note(path, item.referenced.line() as usize);
-                    list.extend(self.yaml_value(item.value, path));
+                    let (line, column) = (item.referenced.line(), item.referenced.column());
+                    self.note(path, line as usize);
+                    let Some(value) = self.yaml_value(item.value, path)? else {
+                        let detail = format!(
+                            "{}: is null, which a list cannot hold; write a value, or remove it",
+                            dotted(path)
+                        );
+                        return Err(syntax(self.path, line as usize, column as usize, detail));
+                    };
+                    list.push(value);
                     path.pop();
                 }
                 Value::Array(list)
             }
-        })
+        }))
     }
 
     fn note(&mut self, path: &[String], line: usize) {

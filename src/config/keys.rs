@@ -339,11 +339,22 @@ pub fn is_secret(path: &[String]) -> bool {
     (1..=path.len()).any(|length| at(&path[..length]).any(|key| key.is_secret))
 }
 
+/// Whether the value at `path` is the name of a file that the operator provides.
+pub fn is_file(path: &[String]) -> bool {
+    // A token may be a text in place of a table, so that its members are not keys of their own.
+    let is_key = is_of_token(path) || at(path).any(|key| key.pattern.last() == path.last());
+    is_key && path.last().is_some_and(|name| name.ends_with("_file"))
+}
+
+fn is_of_token(path: &[String]) -> bool {
+    path.starts_with(&["api".to_owned(), "tokens".to_owned()])
+}
+
 /// Whether a text at `path` may have several lines, or other control characters: certificates, the
 /// properties of brokers, and headers.
 pub fn may_have_lines(path: &[String]) -> bool {
     // They have a rule of their own, for all characters that a header can carry.
-    path.starts_with(&["api".to_owned(), "tokens".to_owned()])
+    is_of_token(path)
         || (1..=path.len())
             .any(|length| at(&path[..length]).any(|key| key.schema.contains_key("x-multiline")))
 }
@@ -365,8 +376,8 @@ pub fn list_above(path: &[String]) -> Option<&[String]> {
     Some(&path[..list.len()])
 }
 
-/// Whether a key of the tables of a list is known.
-pub fn is_known_in_list(path: &[String]) -> bool {
+/// Whether there is such a key, or a key below it.
+pub fn is_known(path: &[String]) -> bool {
     form(path).is_some() || keys().all.iter().any(|key| key.is_below(path))
 }
 

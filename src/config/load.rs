@@ -20,6 +20,9 @@ use crate::config::{redacted, variable};
 /// Where the name of a property stands: `sinks.<name>.properties.<property>`.
 const PROPERTY: usize = 3;
 
+/// Below it every integer is a double.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
 /// Where configuration comes from.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
@@ -128,14 +131,18 @@ pub fn load(inputs: &Inputs) -> Result<LoadedConfig, ConfigLoadError> {
         ..Layers::default()
     };
     if let Some(path) = &inputs.file {
-        let (table, lines) = file::read(path)?;
+        let (mut table, lines) = file::read(path)?;
+        // For editors.
+        table.remove("$schema");
         layers.lines = lines;
         layers.merge(table, &mut Vec::new(), &Origin::File(path.clone(), 1));
     }
-    for (name, text) in &inputs.environment {
-        if let Some(rest) = name.strip_prefix(PREFIX) {
-            layers.environment(name, rest, text);
-        }
+    let own = inputs.environment.iter();
+    let mut own: Vec<_> = own.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    // A whole section before a key of it: the order of the environment must not matter.
+    own.sort_by_key(|(name, _)| (name.matches("__").count(), name));
+    for (name, text) in own {
+        layers.environment(name, &name[PREFIX.len()..], text);
     }
     for setting in &inputs.set {
         layers.set(setting);
@@ -265,6 +272,13 @@ impl Layers {
         if keys::form(&path).is_none() {
             return self.unknown(&path, origin);
         }
+        if let (Origin::Environment(name), Some(Origin::Environment(other))) =
+            (origin, self.origins.get(&path))
+            && name != other
+        {
+            let detail = format!("is set by {other} too; keep one of the two");
+            return self.wrong(&path, detail, origin);
+        }
         if let Value::Array(items) = &value
             && keys::is_list(&path)
         {
@@ -286,7 +300,7 @@ impl Layers {
         for (at, item) in items.iter().enumerate() {
             for name in item.as_table().into_iter().flat_map(Table::keys) {
                 let path = [list, &[at.to_string(), name.clone()]].concat();
-                if !keys::is_known_in_list(&path) {
+                if !keys::is_known(&path) {
                     self.unknown(&path, origin);
                 }
             }
@@ -309,48 +323,48 @@ impl Layers {
 
     fn environment(&mut self, name: &str, rest: &str, text: &str) {
         let origin = Origin::Environment(name.to_owned());
-        let path = self.with_known_names(rest.to_lowercase());
-        // A key may itself end so; none does at present, nor does a property of librdkafka.
-        if matches!(keys::form(&path), None | Some(KeyForm::Dotted))
+        let Some(path) = self.with_known_names(&rest.to_lowercase(), &origin) else { return };
+        // A key may itself end so, such as `password_file`; a name of the operator's may not.
+        let is_of_operator = |key: &keys::Key| key.pattern.last().is_some_and(|last| last == "*");
+        if keys::at(&path).all(is_of_operator)
             && let Some(stem) = rest.strip_suffix(FILE_SUFFIX)
         {
-            let path = self.with_known_names(stem.to_lowercase());
-            if keys::form(&path).is_some() {
+            let path = self.with_known_names(&stem.to_lowercase(), &origin);
+            if let Some(path) = path.filter(|path| keys::form(path).is_some()) {
                 return self.put_file(path, text, &origin);
             }
         }
-        if self.is_free(&path, &origin) {
-            self.put_text(path, text, &origin);
-        }
-    }
-
-    /// Whether no other variable sets this key, with its name or that of its file; else that is
-    /// noted.
-    fn is_free(&mut self, path: &[String], origin: &Origin) -> bool {
-        let Some(Origin::Environment(other)) = self.origins.get(path) else { return true };
-        let detail = format!("is set by {other} too; keep one of the two");
-        self.wrong(path, detail, origin);
-        false
+        self.put_text(path, text, &origin);
     }
 
     fn put_file(&mut self, path: Vec<String>, file: &str, origin: &Origin) {
-        if !self.is_free(&path, origin) {
-            return;
-        }
         match read_file(Path::new(file)) {
             Ok(text) => self.put_text(path, text.expose(), origin),
             Err(detail) => self.wrong(&path, detail, origin),
         }
     }
 
-    /// Names in the environment are upper case; those of sinks and sources may be known otherwise.
-    fn with_known_names(&self, lowered: String) -> Vec<String> {
+    /// Names in the environment are upper case; those of sinks and sources may be known otherwise. `None`
+    /// for a name that may be either of two, which is noted.
+    fn with_known_names(&mut self, lowered: &str, origin: &Origin) -> Option<Vec<String>> {
         let mut table = Some(&self.table);
         let mut path = Vec::new();
         for part in lowered.split("__") {
-            let known = table
-                .and_then(|table| table.keys().find(|name| name.to_lowercase() == part).cloned());
-            let name = known.unwrap_or_else(|| part.to_owned());
+            let names = table.into_iter().flat_map(Table::keys);
+            let alike: Vec<&String> = names.filter(|name| name.to_lowercase() == part).collect();
+            if let [one, other, ..] = alike[..] {
+                let of = |name: &String| dotted(&[&path[..], std::slice::from_ref(name)].concat());
+                let detail = format!(
+                    "may be {} or {}, since variables ignore case; rename one of the two, or set the key \
+                     in the file or by --set",
+                    of(one),
+                    of(other)
+                );
+                path.push(part.to_owned());
+                self.wrong(&path, detail, origin);
+                return None;
+            }
+            let name = alike.first().map_or(part, |name| name.as_str()).to_owned();
             table = table.and_then(|table| table.get(&name)).and_then(Value::as_table);
             path.push(name);
         }
@@ -360,15 +374,19 @@ impl Layers {
                 *part = part.replace('_', ".");
             }
         }
-        path
+        Some(path)
     }
 
     fn set(&mut self, setting: &str) {
         let parts = setting.split_once('=');
         match parts.and_then(|(key, text)| Some((keys::path_of(key)?, text))) {
-            Some((path, text)) => self.put_text(path, text, &Origin::Set),
-            None => {
-                let problem = ConfigProblem::new(redact(setting), "must be section.key=value");
+            // Nothing but `=` behind an unknown key may end a secret in Base64.
+            Some((path, text)) if keys::is_known(&path) || !text.trim_matches('=').is_empty() => {
+                self.put_text(path, text, &Origin::Set);
+            }
+            _ => {
+                let key = known_start(setting);
+                let problem = ConfigProblem::new(key, "must be section.key=value");
                 self.problems.push(ConfigProblem { origin: Origin::Set, ..problem });
             }
         }
@@ -502,12 +520,20 @@ impl Layers {
                     self.check_bounds(path, item, kind);
                     path.pop();
                 }
-            } else if let Some(value) = table.get(&name) {
+            } else if let Some(value) = table.get_mut(&name) {
                 let is_own = |key: &&keys::Key| {
                     key.kinds.is_empty() || key.kinds.iter().any(|own| Some(own.as_str()) == kind)
                 };
-                let broken = keys::at(path).filter(is_own).find_map(|key| key.broken_bound(value));
-                if let Some(detail) = broken {
+                let own: Vec<&keys::Key> = keys::at(path).filter(is_own).collect();
+                // As in JSON Schema, 1.0 is an integer.
+                if let Value::Float(number) = *value
+                    && number.fract() == 0.0
+                    && number.abs() < MAX_EXACT
+                    && own.iter().any(|key| key.schema.get("type") == Some(&"integer".into()))
+                {
+                    *value = Value::Integer(number as i64);
+                }
+                if let Some(detail) = own.iter().find_map(|key| key.broken_bound(value)) {
                     table.remove(&name);
                     self.wrong_value(path, detail);
                 }
@@ -680,18 +706,13 @@ fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// What stands before the `=`: behind it may be a secret.
-fn redact(setting: &str) -> String {
-    let shown = match setting.split_once('=') {
-        Some((key, _)) => format!("{key}=…"),
-        // A colon in place of the `=`, or a value alone.
-        None => {
-            let is_of_key = |one: char| one.is_ascii_alphanumeric() || "._-\"".contains(one);
-            let end = setting.find(|one| !is_of_key(one)).unwrap_or(setting.len());
-            format!("{}…", &setting[..end])
-        }
-    };
-    shown.replace(char::is_control, " ")
+/// The known key that a text begins with, and `…` for the rest, which may be a secret.
+fn known_start(setting: &str) -> String {
+    let is_of_key = |one: char| one.is_ascii_alphanumeric() || "._-\"".contains(one);
+    let end = setting.find(|one| !is_of_key(one)).unwrap_or(setting.len());
+    let key = &setting[..end];
+    let is_known = keys::path_of(key).is_some_and(|path| keys::is_known(&path));
+    format!("{}…", if is_known { key } else { "" })
 }
 
 #[cfg(test)]

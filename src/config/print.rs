@@ -29,7 +29,7 @@ impl Printer<'_> {
         for (name, value) in table {
             path.push(name.clone());
             if !value.is_table() && path != &["routes"] {
-                let shown = hide(path, value);
+                let shown = escaped(hide(path, value));
                 let origin = self.loaded.origins.get(path.as_slice()).unwrap_or(&Origin::Default);
                 let origin = comment(origin);
                 leaves.push_str(&format!("{} = {shown} # {origin}\n", quoted(name)));
@@ -55,15 +55,30 @@ impl Printer<'_> {
 
     fn routes(&mut self, routes: &[Value]) {
         let origin = comment(&self.loaded.origin(&["routes"]));
-        for route in routes.iter().filter_map(Value::as_table) {
+        for (at, route) in routes.iter().enumerate() {
+            let Some(route) = route.as_table() else { continue };
             self.text.push_str(&format!("\n[[routes]] # {origin}\n"));
             for (name, value) in route {
                 if value.as_table().is_some_and(Table::is_empty) {
                     continue;
                 }
-                self.text.push_str(&format!("{} = {value}\n", quoted(name)));
+                let path = ["routes".to_owned(), at.to_string(), name.clone()];
+                let shown = escaped(hide(&path, value));
+                self.text.push_str(&format!("{} = {shown}\n", quoted(name)));
             }
         }
+    }
+}
+
+/// The value with `$${` for `${`, which would be a variable in a file.
+fn escaped(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(text.replace("${", "$${")),
+        Value::Array(items) => Value::Array(items.into_iter().map(escaped).collect()),
+        Value::Table(table) => {
+            Value::Table(table.into_iter().map(|(name, item)| (name, escaped(item))).collect())
+        }
+        value => value,
     }
 }
 
@@ -115,6 +130,22 @@ mod tests {
     }
 
     #[test]
+    fn text_like_a_variable_reads_back_as_it_is() {
+        let loaded = loaded(&[
+            "events.context=a ${HOME} $${B} ${",
+            "sinks.f.kind=file",
+            "sinks.f.path=/${x}",
+            "routes=[{headers = {a = \"${type}\", \"${b}\" = \"\"}}]",
+        ]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+
+        std::fs::write(file.path(), print(&loaded)).unwrap();
+
+        let inputs = Inputs { file: Some(file.path().to_owned()), ..Inputs::default() };
+        assert_eq!(load(&inputs).unwrap().config, loaded.config);
+    }
+
+    #[test]
     fn each_value_says_where_it_came_from() {
         let printed = print(&loaded(&["relay.batch_size=7"]));
 
@@ -129,6 +160,9 @@ mod tests {
             "sinks.r.kind=rabbitmq",
             "sinks.r.uri=amqp://u:hidden@h",
             "sinks.k.kind=kafka",
+            "sinks.k.brokers=[\"one:1\", \"kafka://u:hidden@h:1\"]",
+            "mongo.database=mongodb://u:hidden@h/db",
+            "routes=[{headers = {a = \"https://u:hidden@h\", key_file = \"shown three\"}}]",
             "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
             "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\" }]",
         ]));
@@ -136,6 +170,7 @@ mod tests {
         assert!(!printed.contains("hidden"), "{printed}");
         assert!(printed.contains("shown\""), "{printed}");
         assert!(printed.contains("shown too"), "{printed}");
+        assert!(printed.contains("shown three"), "{printed}");
         assert!(toml::from_str::<Config>(&printed).is_ok(), "{printed}");
     }
 }

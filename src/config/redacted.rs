@@ -1,7 +1,9 @@
 //! One value of the configuration as text, without secrets.
 
+use std::path::Path;
+
 use postrider_settings::properties::{HIDDEN, Properties};
-use postrider_settings::secret::SecretUri;
+use postrider_settings::secret::{SecretUri, shown_path};
 use toml::{Table, Value};
 
 use crate::config::keys;
@@ -32,10 +34,6 @@ fn scalar(path: &[String], value: &Value) -> Option<String> {
         return None;
     }
     let text = match hide(path, value) {
-        // A URI with a password under a key of another kind.
-        Value::String(text) if text.contains("://") && text.contains('@') => {
-            Value::String(SecretUri::from(text.as_str()).redacted()).to_string()
-        }
         // TOML's own writer puts it on several lines.
         Value::String(text) if text.contains(['\n', '\r']) => serde_json::json!(text).to_string(),
         value => value.to_string(),
@@ -57,20 +55,28 @@ pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// The value without secrets. (Tokens hide their own.)
+/// The value without secrets, those under a key of another kind among them. (Tokens hide their own.)
 pub(super) fn hide(path: &[String], value: &Value) -> Value {
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    let below = |name: String| [path, &[name]].concat();
     match (names.as_slice(), value) {
-        (["sinks", _, "properties"], Value::Table(properties)) => {
-            let shown = properties.iter().map(|(name, value)| {
-                let mut below = path.to_vec();
-                below.push(name.clone());
-                (name.clone(), hide(&below, value))
-            });
-            Value::Table(shown.collect())
-        }
         (["sinks", _, "properties", name], _) if Properties::is_secret(name) => {
             Value::String(HIDDEN.into())
+        }
+        (_, Value::String(text)) if keys::is_file(path) => {
+            Value::String(shown_path(Path::new(text)))
+        }
+        (_, Value::String(text)) if text.contains("://") && text.contains('@') => {
+            Value::String(SecretUri::from(text.as_str()).redacted())
+        }
+        (_, Value::Array(items)) => {
+            let items = items.iter().enumerate();
+            Value::Array(items.map(|(at, item)| hide(&below(at.to_string()), item)).collect())
+        }
+        (_, Value::Table(table)) => {
+            let shown =
+                |(name, item): (&String, _)| (name.clone(), hide(&below(name.clone()), item));
+            Value::Table(table.iter().map(shown).collect())
         }
         (_, value) => value.clone(),
     }

@@ -11,8 +11,9 @@ use postrider_relay::partition::fingerprint::Fingerprint;
 use postrider_relay::partition::fleet;
 use postrider_relay::partition::heartbeat::InstanceInfo;
 use postrider_relay::settings::Settings;
-use postrider_settings::{Rules, Violation};
+use postrider_settings::{Rules, Violation, quoted};
 use postrider_sinks::configured::ConfiguredSink;
+use postrider_sinks::registry::KindConfig;
 use postrider_store::config::{ChosenUri, check_database_name};
 use postrider_store::connect::MongoEndpoint;
 
@@ -200,9 +201,17 @@ fn check_sinks(config: &Config, rules: &mut Rules) {
                       uri, or set relay.enabled = false";
         rules.require(!config.sinks.is_empty(), "sinks", detail);
     }
+    let mut files = BTreeMap::new();
     for (name, sink) in &config.sinks {
         rules.within("sinks", |rules| sink.validate(name, rules));
-        let key = format!("sinks.{}.timeout", postrider_settings::quoted(name));
+        if let KindConfig::File(own) = &sink.kind
+            && let Some(path) = own.comparable_path()
+            && let Some(other) = files.insert(path, quoted(name))
+        {
+            let detail = format!("is the file of sinks.{other}.path too; name another one");
+            rules.wrong(format!("sinks.{}.path", quoted(name)), detail);
+        }
+        let key = format!("sinks.{}.timeout", quoted(name));
         let detail = "must be below relay.lease: a publish that outlives its lease is repeated";
         rules.require(sink.delivery.timeout < relay.lease, key, detail);
     }

@@ -23,9 +23,11 @@ pub(super) fn substitute(
             continue;
         }
         replaced.push_str(&rest[..at]);
-        let Some((reference, behind)) = rest[at + 2..].split_once('}') else {
+        let reference = &rest[at + 2..];
+        let Some(end) = end_of(reference) else {
             return Err("has a ${ without its }; write $${ for the text ${".to_owned());
         };
+        let (reference, behind) = (&reference[..end], &reference[end + 1..]);
         let (name, default) = match reference.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
             None => (reference, None),
@@ -56,6 +58,20 @@ pub(super) fn substitute(
     Ok(Some(replaced))
 }
 
+/// The place of the `}` that ends a reference: a default such as `{type}` may have pairs of its own.
+fn end_of(reference: &str) -> Option<usize> {
+    let mut open = 0_usize;
+    for (at, one) in reference.char_indices() {
+        match one {
+            '{' => open += 1,
+            '}' if open == 0 => return Some(at),
+            '}' => open -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
 fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_')
@@ -82,6 +98,9 @@ mod tests {
             ("${NOPE:-}", Some("")),
             ("$${HOST} ${HOST}", Some("${HOST} db")),
             ("${URI:-a:-b}", Some("a:-b")),
+            ("${T:-{type}}", Some("{type}")),
+            ("${T:-{a}.{b}} ${HOST:-{c}}", Some("{a}.{b} db")),
+            ("${T:-a}b}", Some("ab}")),
         ] {
             assert_eq!(substitute(text, variable), Ok(replaced.map(str::to_owned)), "{text}");
         }
@@ -92,6 +111,7 @@ mod tests {
         for (text, words) in [
             ("a ${PORT} b", "the environment variable PORT is not set"),
             ("${HOST", "without its }"),
+            ("${T:-{type}", "without its }"),
             ("${A B}", "is not the name of a variable"),
             ("${}", "is not the name of a variable"),
         ] {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use postrider_settings::secret::shown_path;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -123,7 +124,7 @@ impl Certificate {
 
 async fn contents(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
     let read = async |key, path: &Path| {
-        let wrong = |source| TlsError::File { key, path: path.display().to_string(), source };
+        let wrong = |source| TlsError::File { key, path: shown_path(path), source };
         tokio::fs::read(path).await.map_err(wrong)
     };
     let certificate = read("api.tls.cert_file", &files.certificate).await?;
@@ -131,8 +132,7 @@ async fn contents(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
 }
 
 fn config(files: &TlsFiles, pair: &(Vec<u8>, Vec<u8>)) -> Result<ServerConfig, TlsError> {
-    let wrong =
-        |key, path: &Path, wanted| TlsError::Pem { key, path: path.display().to_string(), wanted };
+    let wrong = |key, path: &Path, wanted| TlsError::Pem { key, path: shown_path(path), wanted };
     let no_chain = || wrong("api.tls.cert_file", &files.certificate, "certificate");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pair.0).collect();
     let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(no_chain)?;

@@ -68,7 +68,11 @@ async fn reports(suffix: &str, text: &str, lines: &[&str]) {
 
 #[fixture::test]
 async fn toml_yaml_and_json_are_read_alike() {
-    for (suffix, text) in [(".toml", TOML), (".yaml", YAML), (".yml", YAML), (".json", JSON)] {
+    // As some editors on Windows write it.
+    let marked = format!("\u{feff}{JSON}");
+    let files =
+        [(".toml", TOML), (".yaml", YAML), (".yml", YAML), (".json", JSON), (".json", &marked)];
+    for (suffix, text) in files {
         let file = file(suffix, text);
         let environment = [("PASSWORD", PLANTED), ("PREFIX", "Order")];
         let arguments = ["config", "print", "--config", file.path().to_str().unwrap()];
@@ -82,7 +86,7 @@ async fn toml_yaml_and_json_are_read_alike() {
         assert_eq!(printed["relay"]["batch_size"], 7, "{suffix}");
         assert_eq!(printed["sinks"]["out"]["kind"], "stdout", "{suffix}");
         assert_eq!(printed["routes"][0]["type"], "Order*", "{suffix}");
-        assert_eq!(printed["routes"][0]["headers"]["price"], "${{amount}", "{suffix}");
+        assert_eq!(printed["routes"][0]["headers"]["price"], "$${{amount}", "{suffix}");
     }
 }
 
@@ -134,7 +138,24 @@ async fn invalid_file_is_reported_with_line_and_column() {
     for (suffix, text, place) in [
         (".toml", "[mongo]\nuri = \n", ":2:"),
         (".yaml", "mongo:\n  uri: [1, 2\nrelay: {}\n", ":"),
-        (".yaml", "mongo:\n  uri: a\n  uri: b\n", ":3:"),
+        (".yaml", "mongo:\n  uri: a\n  uri: b\n", ":3:3: the key uri is there twice"),
+        (
+            ".json",
+            "{\"mongo\": {\"uri\": \"a\",\n\"uri\": \"b\"}}",
+            ":2:1: the key uri is there twice",
+        ),
+        (".toml", "[mongo]\nuri = \"a\"\nuri = \"b\"\n", ":3:1: the key uri is there twice"),
+        (".toml", "[mongo]\n[mongo]\n", ":2:2: the key mongo is there twice"),
+        (
+            ".toml",
+            "[mongo]\n\"u i\" = 1\nsource = \"hush\"\n\"u i\" = \"hush\"\n",
+            ":4:1: the key \"u i\" is there twice",
+        ),
+        (
+            ".json",
+            "{\"ops\": {\"listen\": \"\u{7f}\"}}",
+            ":1:21: is JSON that Postrider does not read: a control character",
+        ),
         (".yaml", "- a\n", ":1:"),
         (".json", "{\n \"mongo\": {,}\n}\n", ":2:"),
         (".json", "mongo: {}\n", ":1:"),
@@ -145,6 +166,49 @@ async fn invalid_file_is_reported_with_line_and_column() {
         let ended = call(&["check", "--offline", "--config", path]).await.with_code(2);
 
         says(&ended, &[&format!("error: {path}{place}")]);
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended}");
+    }
+}
+
+#[fixture::test]
+async fn schema_of_a_file_is_for_editors() {
+    for (suffix, text) in [
+        (".toml", "\"$schema\" = \"config.schema.json\"\n[sinks.out]\nkind = \"stdout\"\n"),
+        (".yaml", "$schema: config.schema.json\nsinks: {out: {kind: stdout}}\n"),
+        (
+            ".json",
+            "{\"$schema\": \"config.schema.json\", \"sinks\": {\"out\": {\"kind\": \"stdout\"}}}",
+        ),
+    ] {
+        let file = file(suffix, text);
+        let path = file.path().to_str().unwrap();
+        let uri = "mongo.uri=mongodb://h/app";
+
+        call(&["check", "--offline", "--config", path, "--set", uri]).await.with_code(0);
+        let set = ["check", "--offline", "--config", path, "--set", "\"$schema\"=x"];
+        says(&call(&set).await.with_code(2), &["\"$schema\": unknown key"]);
+    }
+    let schema = include_str!("../../schema/config.schema.json");
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    assert_eq!(schema["properties"]["$schema"]["type"], "string");
+}
+
+#[fixture::test]
+async fn null_in_a_list_is_refused_where_it_stands() {
+    for (suffix, text, place) in [
+        (".yaml", "api:\n  tokens:\n  - a\n  -\n", ":4:4: api.tokens.1: is null"),
+        (".yaml", "routes: [\n{type: a}, null]\n", ":2:12: routes.1: is null"),
+        (".json", "{\"api\": {\"tokens\": [\n  null]}}", ":2:3: api.tokens.0: is null"),
+    ] {
+        let file = file(suffix, text);
+        let path = file.path().to_str().unwrap();
+
+        let ended = call(&["run", "--config", path]).await.with_code(2);
+
+        says(
+            &ended,
+            &[&format!("error: {path}{place}"), "a list cannot hold; write a value, or remove it"],
+        );
         assert_eq!(ended.stderr.lines().count(), 1, "{ended}");
     }
 }

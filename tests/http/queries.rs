@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mongodb::IndexModel;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Decimal128, Document, doc};
 use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
@@ -248,6 +248,32 @@ async fn wow_clients_find_its_calls() {
     let events: Vec<&str> = stream.text.split_terminator("\n\n").collect();
     assert_eq!(events.len(), 2, "{stream:?}");
     assert!(events.iter().all(|event| event.starts_with("data:{")), "{stream:?}");
+    api.stop().await;
+}
+
+#[fixture::test]
+async fn wow_clients_compare_and_read_decimals() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.wow_routes=true"]).await;
+    let snapshots =
+        outbox.client.database(&outbox.database).collection::<Document>("order_snapshot");
+    let total: Decimal128 = "12.30".parse().unwrap();
+    let stored = doc! { "_id": "o-1", "version": 1, "deleted": false, "state": { "total": total } };
+    snapshots.insert_one(stored).await.unwrap();
+    let condition = |operator: &str, value: Value| json!({ "operator": operator, "field": "state.total", "value": value });
+
+    for (condition, count) in [
+        (condition("EQ", json!(12.3)), 1),
+        (condition("GTE", json!(12.3)), 1),
+        (condition("LT", json!(12.3)), 0),
+        (condition("IN", json!([12.3, 5])), 1),
+        (condition("BETWEEN", json!([12.3, 12.3])), 1),
+    ] {
+        let counted = api.post("/wow/order/snapshot/count", &condition).await;
+        assert_eq!(counted.body, json!(count), "{condition}");
+    }
+    let found = api.post("/wow/order/snapshot/list", &json!({ "condition": {} })).await;
+    assert!(found.text.contains(r#""total":12.30}"#), "{found:?}");
     api.stop().await;
 }
 

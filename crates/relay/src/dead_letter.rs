@@ -132,34 +132,26 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                 handle.metrics.dead_letter(true);
                 return Ok(());
             };
-            match error.failure {
-                PublishFailure::SinkDown | PublishFailure::ConnectionEnded => {
-                    return Err(DeadLetterDelayed);
-                }
+            let deaths = &self.context.state.pending_deaths;
+            let is_final = match error.failure {
                 // Another message may have broken the connection.
-                PublishFailure::Indeterminate if !exclusive => exclusive = true,
-                // The destination does not confirm: its dead letters wait as for a sink that is
-                // down.
-                PublishFailure::Unconfirmed
-                    if !self
-                        .context
-                        .state
-                        .pending_deaths
-                        .has_confirmed_since(&destination, handed_over) =>
-                {
-                    return Err(DeadLetterDelayed);
+                PublishFailure::Indeterminate if !exclusive => {
+                    exclusive = true;
+                    continue;
                 }
-                PublishFailure::Abandoned => return Err(DeadLetterDelayed),
-                PublishFailure::Indeterminate | PublishFailure::Unconfirmed
-                    if self.context.state.pending_deaths.may_retry(record, reason) =>
-                {
-                    return Err(DeadLetterDelayed);
+                PublishFailure::Indeterminate => !deaths.may_retry(record, reason),
+                // While the destination confirms nothing, its dead letters wait as for a sink that is down.
+                PublishFailure::Unconfirmed => {
+                    deaths.has_confirmed_since(&destination, handed_over)
+                        && !deaths.may_retry(record, reason)
                 }
-                _ => {
-                    handle.metrics.dead_letter(false);
-                    return never(&error.detail);
-                }
+                failure => failure.is_answer(),
+            };
+            if !is_final {
+                return Err(DeadLetterDelayed);
             }
+            handle.metrics.dead_letter(false);
+            return never(&error.detail);
         }
     }
 

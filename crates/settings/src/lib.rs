@@ -19,7 +19,9 @@
 //! | [`properties`] | properties by dotted names |
 //! | [`rules`] | the violations that a part finds in its section |
 //! | [`tls`] | the files of a TLS connection |
+//! | [`files`] | reading the files that a configuration names |
 
+pub mod files;
 pub mod properties;
 pub mod rules;
 pub mod secret;

@@ -6,6 +6,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::files;
 use crate::properties::HIDDEN;
 use crate::rules::Rules;
 
@@ -153,16 +154,32 @@ impl Serialize for SecretText {
     }
 }
 
+/// The name of a file for errors: hidden unless it begins as a path does, since it may be a secret under the
+/// wrong key. (A secret in Base64 may have a `/` too.)
+pub fn shown_path(file: &Path) -> String {
+    let is_path = ["/", "./", "../"].iter().any(|start| file.to_string_lossy().starts_with(start));
+    if is_path {
+        file.display().to_string()
+    } else {
+        format!("{HIDDEN} (shown if it begins with / or ./)")
+    }
+}
+
 /// Reads a secret from a file, without the line ends that editors and tools put behind it.
 ///
 /// # Errors
 ///
-/// Why the file cannot be read, with its name.
+/// Why the file cannot be read, with its name as [`shown_path`] shows it.
 pub fn read_file(file: &Path) -> Result<SecretText, String> {
-    match std::fs::read_to_string(file) {
+    match files::read_text(file) {
         Ok(text) => Ok(SecretText(text.trim_end_matches(['\n', '\r']).to_owned())),
-        Err(error) => Err(format!("cannot read the file {file:?}: {error}")),
+        Err(error) => Err(unreadable(file, &error)),
     }
+}
+
+/// The error for a file that cannot be read.
+pub(crate) fn unreadable(file: &Path, error: &std::io::Error) -> String {
+    format!("cannot read the file {:?}: {error}", shown_path(file))
 }
 
 /// Reads the password of a login, and checks that its file is readable and comes with a user. `rules` takes
@@ -174,7 +191,8 @@ pub fn read_password(
 ) -> Option<SecretText> {
     let file = password_file?;
     rules.require(username.is_some(), "username", "is not set, and password_file is");
-    read_file(file).map_err(|detail| rules.wrong("password_file", detail)).ok()
+    let read = files::read_regular(file).map_err(|error| unreadable(file, &error));
+    read.and_then(|_| read_file(file)).map_err(|detail| rules.wrong("password_file", detail)).ok()
 }
 
 #[cfg(test)]

@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::files::read_regular;
 use crate::rules::Rules;
+use crate::secret::unreadable;
 
 /// TLS to a server. Its presence requires TLS; an empty table verifies against the system's authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +27,7 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Checks that certificate and key are set together, and that every file can be read.
+    /// Checks that certificate and key are set together, and that every file holds what it should.
     pub fn validate(&self, rules: &mut Rules) {
         match (&self.cert_file, &self.key_file) {
             (Some(_), None) => {
@@ -34,15 +38,26 @@ impl TlsConfig {
             }
             _ => {}
         }
-        for (key, file) in [
-            ("ca_file", &self.ca_file),
-            ("cert_file", &self.cert_file),
-            ("key_file", &self.key_file),
+        for (key, file, holds, wanted) in [
+            ("ca_file", &self.ca_file, holds_certificates as fn(&[u8]) -> bool, "certificate"),
+            ("cert_file", &self.cert_file, holds_certificates, "certificate"),
+            ("key_file", &self.key_file, holds_key, "private key"),
         ] {
             let Some(file) = file else { continue };
-            if let Err(error) = std::fs::File::open(file) {
-                rules.wrong(key, format!("cannot read the file: {error}"));
+            match read_regular(file) {
+                Err(error) => rules.wrong(key, unreadable(file, &error)),
+                Ok(pem) => rules.require(holds(&pem), key, format!("holds no {wanted} in PEM")),
             }
         }
     }
+}
+
+fn holds_certificates(pem: &[u8]) -> bool {
+    let all: Result<Vec<CertificateDer<'_>>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    all.is_ok_and(|all| !all.is_empty())
+}
+
+/// A key that is encrypted holds for Kafka, and is not parsed here.
+fn holds_key(pem: &[u8]) -> bool {
+    String::from_utf8_lossy(pem).contains("PRIVATE KEY-----")
 }

@@ -105,7 +105,7 @@ impl JsonSchema for HumanDuration {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "pattern": r"^\s*([0-9]+\s*[A-Za-z]+\s*)+$",
+            "pattern": r"^\s*(0|([0-9]+(\.[0-9]+)?\s*[A-Za-zµ]+\s*)+)\s*$",
             "x-unit": "duration",
         })
     }
@@ -180,7 +180,7 @@ impl JsonSchema for HumanSize {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "pattern": r"^[0-9.]+\s*[A-Za-z]+$",
+            "pattern": r"^([0-9]+\.?[0-9]*|\.[0-9]+)\s*[A-Za-z]+$",
             "x-unit": "size",
         })
     }
@@ -190,6 +190,8 @@ impl JsonSchema for HumanSize {
 mod tests {
     use std::time::Duration;
 
+    use regex_automata::meta::Regex;
+    use schemars::{JsonSchema, Schema, SchemaGenerator};
     use serde::Deserialize;
 
     /// A section with both kinds of values.
@@ -234,6 +236,31 @@ mod tests {
             assert_eq!(super::HumanDuration::format(value), text);
         }
         assert_eq!(super::HumanDuration::format(Duration::from_secs(48 * 3600)), "2d");
+    }
+
+    #[test]
+    fn schema_takes_every_text_that_is_read() {
+        let pattern = |schema: Schema| {
+            Regex::new(schema.get("pattern").and_then(|it| it.as_str()).unwrap()).unwrap()
+        };
+        let generator = &mut SchemaGenerator::default();
+        let duration = pattern(super::HumanDuration::json_schema(generator));
+        for text in ["1.5s", "0", "1µs", " 1 m 500 ms ", "1m30s", "1.5h 30m", "100years"] {
+            assert!(super::HumanDuration::parse(text).is_ok(), "{text}");
+            assert!(duration.is_match(text), "{text}");
+        }
+        for text in ["", "5", "s", "-1s", "1.s", ".5s", "1,5s", "00", "1s,"] {
+            assert!(!duration.is_match(text), "{text}");
+        }
+        let size = pattern(super::HumanSize::json_schema(generator));
+        for text in ["1.5MiB", "16 MiB", ".5MiB", "1.KB", "16k", "1B"] {
+            assert!(super::HumanSize::parse(text).is_ok(), "{text}");
+            assert!(size.is_match(text), "{text}");
+        }
+        for text in ["", "16", " 16MiB", "16MiB ", "MiB", "+5KB", "5.5.5KB", ".KB"] {
+            assert!(super::HumanSize::parse(text).is_err(), "{text}");
+            assert!(!size.is_match(text), "{text}");
+        }
     }
 
     #[test]

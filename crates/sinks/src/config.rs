@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postrider_outbox::ids::SinkName;
 use postrider_relay::routing::{Glob, SinkRules};
-use postrider_relay::sink::{PublishError, Sink};
+use postrider_relay::sink::{PublishError, Sink, SinkDown};
 use postrider_settings::Rules;
 use postrider_settings::units::HumanDuration;
 use schemars::JsonSchema;
@@ -118,6 +118,15 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
     ///
     /// What is wrong, without secrets.
     fn build(settings: SinkSettings<Self>) -> Result<Self::Sink, String>;
+
+    /// Checks that the sink can be used, creates nothing, and returns what was found.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be used.
+    fn check(sink: &Self::Sink) -> impl Future<Output = Result<&'static str, SinkDown>> + Send {
+        async { sink.probe().await.map(|()| "reached") }
+    }
 
     /// Looks a destination up without creating it.
     ///

@@ -113,6 +113,15 @@ macro_rules! sinks {
         }
 
         impl AnySink {
+            /// Checks that the sink can be used, creates nothing, and returns what was found.
+            ///
+            /// # Errors
+            ///
+            /// Why it cannot be used.
+            pub async fn check(&self) -> Result<&'static str, SinkDown> {
+                match self { $($(#[$gate])? Self::$Name(sink) => <$Config>::check(sink).await,)+ }
+            }
+
             /// Looks a destination up without creating it. The sink must be connected.
             ///
             /// # Errors

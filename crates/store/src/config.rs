@@ -113,10 +113,21 @@ impl MongoConfig {
             rules.wrong("mongo.uri", detail);
             return None;
         };
-        if let Err(detail) = chosen.uri.check(parse_uri) {
+        // With the login: some mechanisms of the URI need a user.
+        if let Err(detail) = chosen.uri.check(|uri| parse_uri(&self.with_login(uri))) {
             rules.wrong(&chosen.key, format!("is not a MongoDB URI: {detail}"));
         }
         Some(chosen)
+    }
+
+    /// The URI with the user of this section, where it names none itself, and some password.
+    fn with_login(&self, uri: &str) -> String {
+        let mut endpoint = MongoEndpoint::from(uri);
+        if !uri.contains('@') {
+            endpoint.username.clone_from(&self.username);
+            endpoint.password = self.password_file.as_ref().map(|_| "x".into());
+        }
+        endpoint.uri_with_login().into_owned()
     }
 
     /// The server with the login and the TLS files of this section.

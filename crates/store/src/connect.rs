@@ -49,7 +49,7 @@ pub struct MongoEndpoint {
 impl MongoEndpoint {
     /// Returns the URI with the login in it, as the driver reads it: so `authSource`, and the database
     /// of the URI in its place, mean the same as with a user in the URI.
-    fn uri_with_login(&self) -> Cow<'_, str> {
+    pub fn uri_with_login(&self) -> Cow<'_, str> {
         let uri = self.uri.expose();
         let (Some(username), Some((scheme, rest))) = (&self.username, uri.split_once("://")) else {
             return uri.into();

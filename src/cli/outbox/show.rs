@@ -85,8 +85,8 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
     // The owner is of a version that does not report its sinks.
     let trouble = match run::build(name, &sink.for_check(PROBE_TIMEOUT)) {
         Ok(sink) => {
-            let trouble = match tokio::time::timeout(PROBE_TIMEOUT, sink.probe()).await {
-                Ok(Ok(())) => None,
+            let trouble = match tokio::time::timeout(PROBE_TIMEOUT, sink.check()).await {
+                Ok(Ok(_)) => None,
                 Ok(Err(down)) => Some(down.to_string()),
                 Err(_) => Some(format!("no answer within {PROBE_TIMEOUT:?}")),
             };

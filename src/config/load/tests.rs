@@ -401,3 +401,158 @@ fn an_unset_variable_in_a_secret_property_shows_nothing_of_it() {
     assert!(error.contains("sasl.password") && error.contains("NO_SUCH_VARIABLE"), "{error}");
     assert!(!error.contains("hush"), "{error}");
 }
+
+#[test]
+fn setting_without_a_known_key_is_not_quoted() {
+    for setting in [
+        "hush",
+        "hush/x+y==",
+        "hush==",
+        "hush=",
+        "mongo.uri:hush",
+        "mongo.uri hush",
+        "a hush=1",
+        "=hush",
+        "mongo.uri.hush",
+        "relay.hush",
+    ] {
+        let inputs = Inputs { set: vec![setting.into()], ..Inputs::default() };
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        assert!(!error.contains("hush"), "{setting}: {error}");
+        assert!(error.starts_with("--set: "), "{setting}: {error}");
+        assert!(error.ends_with(": must be section.key=value"), "{setting}: {error}");
+    }
+    let inputs = Inputs { set: vec!["mongo.uri:hush".into()], ..Inputs::default() };
+    assert!(load(&inputs).unwrap_err().to_string().contains("mongo.uri…"));
+}
+
+#[test]
+fn secret_in_place_of_the_name_of_a_file_is_not_shown() {
+    let variable = "POSTRIDER__MONGO__URI_FILE";
+    for (file, is_shown) in [
+        ("hush", false),
+        ("hush/hush", false),
+        ("mongodb://u:hush@h/db", false),
+        ("/no/hush", true),
+        ("./hush", true),
+        ("../no/hush", true),
+    ] {
+        let environment = environment(&[(variable, file)]);
+        let set = vec![
+            "mongo.uri=mongodb://h/db".to_owned(),
+            "sinks.out.kind=stdout".to_owned(),
+            format!("mongo.password_file={file}"),
+            format!("mongo.tls.ca_file={file}"),
+            "mongo.username=u".to_owned(),
+            "api.enabled=true".to_owned(),
+            format!("api.tokens=[{{name = \"a\", token_file = \"{file}\"}}]"),
+        ];
+
+        let error = load(&Inputs { environment, ..Inputs::default() }).unwrap_err();
+        let loaded = load(&Inputs { set, ..Inputs::default() }).unwrap();
+        let problems = crate::config::resolve(&loaded).unwrap_err();
+
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        let problems = problems.iter().map(ToString::to_string).chain([error.to_string()]);
+        for problem in problems {
+            assert_eq!(problem.contains("hush"), is_shown, "{file}: {problem}");
+            assert!(problem.contains("cannot read the file"), "{file}: {problem}");
+            let hint = "shown if it begins with / or ./";
+            assert_eq!(!problem.contains(hint), is_shown, "{file}: {problem}");
+        }
+        let printed = crate::config::print::print(&loaded);
+        assert_eq!(printed.contains("hush"), is_shown, "{file}: {printed}");
+    }
+}
+
+#[test]
+fn file_form_reads_the_file_of_a_name_of_the_operators_too() {
+    let secret = file("mongodb://u:p@h/db\n");
+    let name = "POSTRIDER__CONNECTION_STRINGS__X_FILE";
+    let environment = environment(&[(name, secret.path().to_str().unwrap())]);
+
+    let loaded = load(&Inputs { environment, ..Inputs::default() }).unwrap();
+
+    let strings = &loaded.config.connection_strings;
+    assert_eq!(strings.keys().collect::<Vec<_>>(), ["x"]);
+    assert_eq!(strings["x"].expose(), "mongodb://u:p@h/db");
+    assert_eq!(loaded.origin(&["connection_strings", "x"]), Origin::Environment(name.to_owned()));
+}
+
+#[test]
+fn key_in_two_variables_is_refused_in_any_order() {
+    for (whole, part, text, key) in [
+        ("RELAY", "RELAY__LEASE", "{ lease = \"1m\" }", "relay.lease"),
+        ("RELAY", "RELAY__BACKOFF", "{ backoff = { kind = \"fixed\" } }", "relay.backoff.kind"),
+        ("SINKS", "SINKS__A__KIND", "{ A = { kind = \"stdout\" } }", "sinks.A.kind"),
+    ] {
+        let value = if part == "RELAY__BACKOFF" { "{ kind = \"fixed\" }" } else { "2m" };
+        let pair = [
+            (format!("POSTRIDER__{whole}"), text.to_owned()),
+            (format!("POSTRIDER__{part}"), value.to_owned()),
+        ];
+        for environment in [pair.to_vec(), pair.iter().rev().cloned().collect()] {
+            let error = load(&Inputs { environment, ..Inputs::default() }).unwrap_err();
+
+            let line = format!(
+                "POSTRIDER__{part}: {key}: is set by POSTRIDER__{whole} too; keep one of the two"
+            );
+            assert_eq!(error.to_string(), line);
+        }
+    }
+    let both = environment(&[
+        ("POSTRIDER__RELAY__BATCH_SIZE", "7"),
+        ("POSTRIDER__RELAY", "{ lease = \"1m\" }"),
+    ]);
+    let config = load(&Inputs { environment: both, ..Inputs::default() }).unwrap().config;
+    assert_eq!((config.relay.batch_size, config.relay.lease), (7, Duration::from_secs(60)));
+}
+
+#[test]
+fn variable_for_two_names_that_differ_in_case_is_refused() {
+    let (_file, mut inputs) =
+        inputs("[sinks.Orders]\nkind = \"stdout\"\n[sinks.orders]\nkind = \"stdout\"\n");
+    assert_eq!(load(&inputs).unwrap().config.sinks.len(), 2, "the file is clear");
+    for name in ["POSTRIDER__SINKS__ORDERS__TIMEOUT", "POSTRIDER__SINKS__ORDERS__TIMEOUT_FILE"] {
+        inputs.environment = environment(&[(name, "3s")]);
+
+        let error = load(&inputs).unwrap_err().to_string();
+
+        let detail = "may be sinks.Orders or sinks.orders, since variables ignore case; rename one of the two, \
+                      or set the key in the file or by --set";
+        assert_eq!(error, format!("{name}: sinks.orders: {detail}"));
+    }
+}
+
+/// As in JSON Schema, so that an editor and the loader agree.
+#[test]
+fn integer_may_be_written_with_a_fraction_of_zero() {
+    let (_file, inputs) = inputs(
+        "[relay]\nbatch_size = 100.0\nmax_attempts = 1e2\n[relay.backoff]\nfactor = 3\n[sinks.k]\n\
+         kind = \"kafka\"\nkey_window = 5.0\ndeclare.topics = [{ name = \"t\", partitions = 4.0 }]\n",
+    );
+
+    let config = load(&inputs).unwrap().config;
+
+    assert_eq!((config.relay.batch_size, config.relay.max_attempts), (100, 100));
+    assert_eq!(config.relay.backoff.factor, 3.0);
+    assert_eq!(config.sinks["k"].delivery.key_window, 5);
+    let KindConfig::Kafka(kafka) = &config.sinks["k"].kind else { panic!() };
+    assert_eq!(kafka.declare.topics[0].partitions, Some(4));
+    for (number, words) in
+        [("1.5", "must be an integer"), ("1e300", "must be"), ("-1.0", "must be")]
+    {
+        let set = vec![format!("relay.batch_size={number}")];
+        let loaded = load(&Inputs { set, ..Inputs::default() });
+        let error = match loaded {
+            Ok(loaded) => crate::config::resolve(&loaded).unwrap_err()[0].to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(
+            error.starts_with("--set: relay.batch_size = ") && error.contains(words),
+            "{error}"
+        );
+    }
+}

@@ -85,6 +85,28 @@ fn an_invalid_uri_is_reported_without_its_password() {
 }
 
 #[test]
+fn mechanism_in_the_uri_goes_with_the_login_next_to_it() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let password = format!("mongo.password_file={}", file.path().display());
+    let uri = |mechanism| format!("mongo.uri=mongodb://h/db?authMechanism={mechanism}");
+    for mechanism in ["SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN"] {
+        let judged = with(&[&uri(mechanism), "mongo.username=u@x", &password]);
+        assert!(judged.is_ok(), "{mechanism}: {judged:?}");
+    }
+    assert!(with(&[&uri("MONGODB-X509"), "mongo.username=u"]).is_ok());
+
+    let without = with(&[&uri("SCRAM-SHA-256")]).unwrap_err();
+    let x509 = with(&[&uri("MONGODB-X509"), "mongo.username=u", &password]).unwrap_err();
+    let twice = "mongo.uri=mongodb://a:hush@h/db?authMechanism=SCRAM-SHA-1";
+    let twice = with(&[twice, "mongo.username=u"]).unwrap_err();
+
+    assert!(without[0].detail.contains("No username provided"), "{without:?}");
+    assert!(x509[0].detail.contains("A password cannot be specified"), "{x509:?}");
+    assert_eq!(twice[0].key, "mongo.username", "{twice:?}");
+    assert!(!format!("{twice:?}").contains("hush"), "{twice:?}");
+}
+
+#[test]
 fn the_outboxs_own_database_beats_the_common_one_and_that_the_uris() {
     let common = with(&["mongo.database=common"]).unwrap();
     let own = with(&["mongo.database=common", "outbox.database=own"]).unwrap();
@@ -107,6 +129,7 @@ fn each_broken_rule_names_its_key() {
         ("outbox.collection_prefix=a/b", "outbox.collection_prefix"),
         ("outbox.retention=100years", "outbox.retention"),
         ("partitions.static=5-300", "partitions.static"),
+        ("partitions.heartbeat=25d", "partitions.heartbeat"),
         ("sinks.out.timeout=30s", "sinks.out.timeout"),
         ("sinks.out.uri=amqp://h", "sinks.out.uri"),
         ("sinks.out.key_window=0", "sinks.out.key_window"),

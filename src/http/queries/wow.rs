@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use super::answer::{StoredAnswer, WowAnswer, WowValue};
 use super::{Listing, PageRequest, flaws_of, list, query_of};
 use crate::events::Flaw;
-use crate::events::json::{JsonObject, Request};
+use crate::events::json::{Json as AnyJson, JsonObject, Request};
 use crate::events::query::json::{ConditionJson, NewerMember, ProjectionJson, SortJson};
 use crate::events::query::{FieldName, MAX_LIST, Page, Paged, Projection, Query, Scope, Target};
 use crate::http::extract::{Body, Call, ReadScope};
@@ -130,7 +130,8 @@ impl WowQuery {
     /// The query, in the order that Wow gives it: without the id at its end.
     fn query(self, call: &WowCall, headers: &HeaderMap, is_state: bool) -> Result<Query, Problem> {
         let scope = scope(&call.path, headers);
-        let query = query_of(self.condition, self.projection, self.sort, scope)?;
+        let condition = self.condition.map(with_decimals);
+        let query = query_of(condition, self.projection, self.sort, scope)?;
         let projection = match (query.projection, FieldName::new(STATE)) {
             (Projection::All, Ok(state)) if is_state => Projection::Include(vec![state]),
             (projection, _) => projection,
@@ -339,6 +340,28 @@ impl Serialize for State {
     }
 }
 
+/// A condition whose fractions are decimal numbers, as Wow stores and compares them: a decimal 0.1 does not
+/// equal the double 0.1.
+fn with_decimals(condition: ConditionJson) -> ConditionJson {
+    let value = condition.value.map(|AnyJson(value)| AnyJson(decimal(value)));
+    let children = condition.children.map(|all| all.into_iter().map(with_decimals).collect());
+    ConditionJson { value, children, ..condition }
+}
+
+fn decimal(value: Bson) -> Bson {
+    match value {
+        // (A number of more digits than a decimal has stays a double.)
+        Bson::Double(number) if number.fract() != 0.0 => {
+            number.to_string().parse().map_or(value, Bson::Decimal128)
+        }
+        Bson::Array(items) => Bson::Array(items.into_iter().map(decimal).collect()),
+        Bson::Document(members) => Bson::Document(
+            members.into_iter().map(|(name, value)| (name, decimal(value))).collect(),
+        ),
+        other => other,
+    }
+}
+
 /// The most documents of a list: 0 is as many as there may be.
 fn limit(body: &WowQuery) -> u32 {
     match body.limit.map(|limit| u32::try_from(limit.0)) {
@@ -383,6 +406,6 @@ async fn count(
     target: Target,
     body: ConditionJson,
 ) -> Result<Json<u64>, Problem> {
-    let query = query_of(Some(body), None, None, scope(&call.path, headers))?;
+    let query = query_of(Some(with_decimals(body)), None, None, scope(&call.path, headers))?;
     Ok(Json(call.state.queries()?.count(target, &call.path.name, &query).await?))
 }

@@ -1,5 +1,9 @@
 //! Brokers: reachable, login accepted, and with the destinations that the configuration names.
 
+use std::path::Path;
+
+use postrider::sink::file::storage::{RotatedFile, Storage};
+
 use crate::check::{Found, PLANTED, check, with};
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
@@ -101,4 +105,28 @@ async fn every_configured_topic_is_looked_up() {
     made.is_good("sink k destinations", &format!("topic {:?} is there", topic.name));
     made.is_good("sink k destinations", &format!("{fresh:?} is made at start"));
     missing.only("sink k destinations", &format!("topic {fresh:?}"), "sinks.k.declare");
+}
+
+#[fixture::test]
+async fn a_file_is_checked_and_none_is_left() {
+    let (outbox, folder) = (TestOutbox::new().await, tempfile::tempdir().unwrap());
+    let file = RotatedFile { path: folder.path().join("a.ndjson"), max_size: 1_000 };
+    let checked = async |path: &Path| {
+        let path = format!("sinks.f.path={}", path.display());
+        let sink = ["sinks.f.kind=file", "relay.default_sink=f", &path];
+        check(&with(&stdout_settings(&outbox), &sink)).await
+    };
+
+    let absent = checked(&file.path).await;
+    let is_empty = std::fs::read_dir(folder.path()).unwrap().next().is_none();
+    let open = file.open().unwrap();
+    let running = checked(&file.path).await;
+    drop(open);
+    let missing = checked(&folder.path().join("missing/a.ndjson")).await;
+
+    absent.is_good("sink f", "can be written");
+    assert!(is_empty, "it left a file");
+    running.is_good("sink f", "another process, a running postrider, writes to it");
+    assert_eq!(running.code, Some(0), "{:#?}", running.findings);
+    missing.only("sink f", "No such file or directory", "create the folder");
 }

@@ -75,6 +75,10 @@ impl Storage for FaultyStorage {
         self.faults.pass()?;
         Ok(Box::new(FaultyFile { file: self.file.open()?, faults: self.faults.clone() }))
     }
+
+    fn check(&self) -> io::Result<bool> {
+        self.file.check()
+    }
 }
 
 impl DurableAppend for FaultyFile {

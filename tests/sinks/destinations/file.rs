@@ -8,7 +8,7 @@ use bson::doc;
 use postrider::relay::settings::Settings;
 use postrider::sink::file::File;
 use postrider::sink::file::storage::RotatedFile;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 use crate::contract::of_file::{Faults, FaultyStorage};
@@ -102,4 +102,32 @@ async fn failing_disk_costs_no_attempt() {
     running.stop().await;
 
     assert_eq!(ids(folder.path()), names);
+}
+
+#[fixture::test]
+async fn limit_of_file_sizes_takes_the_sink_down() {
+    let outbox = TestOutbox::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("orders.ndjson");
+    outbox.insert([record("before", "OrderCreated", "k", doc! {})]).await;
+    let mut postrider = Postrider::start(&settings(&outbox, &path));
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+
+    let written = std::fs::metadata(&path).unwrap().len();
+    limit_files(&postrider, Some(written + 10));
+    outbox.insert([record("after", "OrderCreated", "k", doc! {})]).await;
+    postrider.until_logged("File too large").await;
+    assert!(!postrider.has_ended());
+    limit_files(&postrider, None);
+    outbox.until_count(doc! { "status": "done", "attempt": { "$lte": 1 } }, 2).await;
+    postrider.stop().await;
+
+    assert_eq!(ids(folder.path()), ["before", "after"]);
+}
+
+/// Sets the limit of the files that a process writes (`ulimit -f`).
+fn limit_files(postrider: &Postrider, size: Option<u64>) {
+    let process = Pid::from_raw(i32::try_from(postrider.id()).unwrap());
+    let limit = Rlimit { current: size, maximum: None };
+    prlimit(process, Resource::Fsize, limit).unwrap();
 }

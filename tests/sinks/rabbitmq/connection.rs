@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use postrider::sink::{PublishFailure, Sink};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::rabbitmq::util::{
     AMPLE_TIMEOUT, AT_ONCE_LIMIT, connected, failure, publish_all, start, until_up,
@@ -16,6 +18,10 @@ use crate::support::rabbitmq::vhost::Vhost;
 use crate::support::rabbitmq::{address, at, sink};
 
 const QUEUE: &str = "taken";
+
+/// The frame of a `connection.start` for AMQP 0-9, without properties.
+const CONNECTION_START: &[u8] =
+    b"\x01\0\0\0\0\0\x1c\0\x0a\0\x0a\0\x09\0\0\0\0\0\0\0\x05PLAIN\0\0\0\x05en_US\xce";
 
 /// Takes messages until there are `count`.
 async fn take(amqp: &AmqpClient, count: usize) -> Vec<String> {
@@ -148,6 +154,29 @@ async fn a_half_closed_connection_is_lost() {
     assert!(begin.elapsed() < AT_ONCE_LIMIT);
     until_up(&sink).await;
     sink.publish(message("after", "", QUEUE)).await.unwrap();
+}
+
+#[fixture::test]
+async fn a_connection_cut_in_the_handshake_is_lost_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sink = sink(&format!("amqp://{}", listener.local_addr().unwrap()), AMPLE_TIMEOUT);
+    // A broker that sends its first method, `connection.start`, and ends the connection.
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            client.read_exact(&mut [0; b"AMQP0091".len()]).await.unwrap();
+            client.write_all(CONNECTION_START).await.unwrap();
+        }
+    });
+
+    // Whether the client has begun its answer by then is a matter of chance.
+    for _ in 0..5 {
+        let begin = Instant::now();
+        let down = sink.probe().await.unwrap_err();
+        assert!(begin.elapsed() < AT_ONCE_LIMIT, "{:?}: {down}", begin.elapsed());
+        assert!(down.detail.starts_with("cannot connect to amqp://"), "{down}");
+    }
+    serving.abort();
 }
 
 #[fixture::test]

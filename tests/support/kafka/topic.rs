@@ -169,9 +169,11 @@ impl Topic {
         Self { _cleanup, ..self }
     }
 
-    /// Deletes it while the test continues.
+    /// Deletes it while the test continues. A broker may accept records for a moment after the answer, so this
+    /// waits for its end there too.
     pub async fn delete(&self) {
         self.try_delete().await.unwrap();
+        self.until_partitions("its end", <[_]>::is_empty).await;
     }
 
     async fn try_delete(&self) -> Result<(), RDKafkaErrorCode> {
@@ -190,7 +192,7 @@ impl Topic {
     /// Waits until each partition has this many replicas in sync.
     pub async fn until_in_sync(&self, replicas: usize) {
         let has = move |partition: &MetadataPartition| partition.isr().len() == replicas;
-        self.until_partitions("the replicas in sync that were awaited", has).await;
+        self.until_partitions("replicas in sync", all(has)).await;
     }
 
     fn config(&self) -> ClientConfig {
@@ -206,22 +208,27 @@ impl Topic {
     /// A topic exists before its partitions have a leader.
     async fn until_led(&self) {
         let is_led = |one: &MetadataPartition| one.error().is_none() && one.leader() > 0;
-        self.until_partitions("a leader", is_led).await;
+        self.until_partitions("leaders", all(is_led)).await;
     }
 
-    /// Waits until each partition is as it should be. The request comes from a consumer: a producer
+    /// Waits until the partitions are as they should be. The request comes from a consumer: a producer
     /// would create the topic where the broker permits that.
     async fn until_partitions(
         &self,
         what: &'static str,
-        is_right: impl Fn(&MetadataPartition) -> bool + Send + 'static,
+        are_right: impl Fn(&[MetadataPartition]) -> bool + Send + 'static,
     ) {
         let consumer: BaseConsumer = self.config().create().unwrap();
         let name = self.name.clone();
         let looking = move || {
             let deadline = Instant::now() + OPERATION_TIMEOUT;
-            while !are_all(&consumer, &name, &is_right) {
-                assert!(Instant::now() < deadline, "{name} has not {what}");
+            loop {
+                let metadata = consumer.fetch_metadata(Some(&name), OPERATION_TIMEOUT).unwrap();
+                let topic = metadata.topics().iter().find(|topic| topic.name() == name).unwrap();
+                if are_right(topic.partitions()) {
+                    return;
+                }
+                assert!(Instant::now() < deadline, "{name}: waited for {what}");
                 std::thread::sleep(Duration::from_millis(10));
             }
         };
@@ -229,16 +236,9 @@ impl Topic {
     }
 }
 
-/// Whether the topic has partitions, all of which are right.
-fn are_all(
-    consumer: &BaseConsumer,
-    name: &str,
-    is_right: &impl Fn(&MetadataPartition) -> bool,
-) -> bool {
-    let metadata = consumer.fetch_metadata(Some(name), OPERATION_TIMEOUT).unwrap();
-    let topic = metadata.topics().iter().find(|topic| topic.name() == name).unwrap();
-    let partitions = topic.partitions();
-    !partitions.is_empty() && partitions.iter().all(is_right)
+/// There are partitions, and each is right.
+fn all(is_right: impl Fn(&MetadataPartition) -> bool) -> impl Fn(&[MetadataPartition]) -> bool {
+    move |partitions| !partitions.is_empty() && partitions.iter().all(&is_right)
 }
 
 fn patiently() -> AdminOptions {

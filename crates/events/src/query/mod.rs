@@ -7,7 +7,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`condition`], [`field`] | the conditions, and how a Rust program builds them |
+//! | [`condition`], [`field`], `builder` | the conditions, and how a Rust program builds them |
 //! | [`date`], `pattern`, [`zone`] | days, weeks and months of a time zone |
 //! | `check`, `raw` | limits, and which operators of MongoDB a [`Condition::Raw`] may contain |
 //! | `compile` | the filter for events or snapshots |
@@ -16,9 +16,36 @@
 //! | [`service`] | runs queries |
 //! | `json` | the JSON form, which is that of the Wow framework |
 //!
+//! ```no_run
+//! use std::pin::pin;
+//!
+//! use futures_util::TryStreamExt;
+//! use mongodb::Client;
+//! use postrider_events::context::{Context, ContextSettings};
+//! use postrider_events::names::AggregateName;
+//! use postrider_events::query::{
+//!     Condition, FieldName, Found, Query, QueryService, QuerySettings, Target,
+//! };
+//!
+//! # async fn run(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let context = Context::new(client, ContextSettings::new("shop"));
+//! let queries = QueryService::new(context, QuerySettings::default());
+//! let is_paid = FieldName::new("state.status")?.eq("PAID");
+//! let is_large = FieldName::new("state.total")?.gte(100);
+//! let query = Query { condition: Condition::And(vec![is_paid, is_large]), ..Query::default() };
+//! let order = AggregateName::new("order")?;
+//! let mut found = pin!(queries.list(Target::Snapshots, &order, &query, 20, None).await?);
+//! while let Some(Found::Document(snapshot)) = found.try_next().await? {
+//!     println!("{snapshot}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The 43 operators, their JSON and their meaning are those of the Wow framework (8.10.10), but for
 //! time zones, whose rules are followed also around a change of the clock.
 
+mod builder;
 mod check;
 mod compile;
 pub mod condition;

@@ -111,9 +111,8 @@ fn keep(document: &mut Document, names: &[&str]) {
     let mut kept = Document::new();
     for (field, mut value) in std::mem::take(document) {
         let below: Vec<&str> = names.iter().filter_map(|name| below(name, &field)).collect();
-        if names.contains(&field.as_str()) {
-            kept.insert(field, value);
-        } else if !below.is_empty() && keep_in(&mut value, &below) {
+        let is_whole = names.contains(&field.as_str());
+        if is_whole || (!below.is_empty() && keep_in(&mut value, &below)) {
             kept.insert(field, value);
         }
     }

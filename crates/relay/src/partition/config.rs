@@ -13,9 +13,9 @@ use crate::partition::set::PartitionSet;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PartitionsConfig {
-    /// The interval of this instance's heartbeats. While no majority acknowledges them, the instance acquires nothing.
+    /// The interval of this instance's heartbeats. While no majority acknowledges them, the instance acquires nothing. At most 24 days, MongoDB's limit for the wait of a write.
     #[serde(with = "HumanDuration")]
-    #[schemars(extend("x-at-least" = "100ms"))]
+    #[schemars(extend("x-at-least" = "100ms", "x-at-most" = "24d"))]
     pub heartbeat: Duration,
     /// The age at which a heartbeat is stale: the other instances take over the partitions of its instance. At least twice `partitions.heartbeat`, so that one late heartbeat costs nothing.
     #[serde(with = "HumanDuration")]

@@ -15,11 +15,21 @@ pub struct FileConfig {
     /// Required.
     #[schemars(required, example = &"/var/lib/postrider/orders.ndjson")]
     pub path: Option<PathBuf>,
-    /// The size at which the file is rotated: it gets the suffix `.1`, the next one `.2`, and a new file
+    /// The size at which the file is rotated: it gets the time in milliseconds as suffix, and a new file
     /// begins. No file is ever deleted.
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1KiB"))]
     pub max_size: usize,
+}
+
+impl FileConfig {
+    /// Returns the path in the form in which it is compared with another one: absolute, and behind the links
+    /// of a folder that exists.
+    pub fn comparable_path(&self) -> Option<PathBuf> {
+        let path = std::path::absolute(self.path.as_ref()?).ok()?;
+        let (folder, name) = (path.parent()?, path.file_name()?);
+        Some(std::fs::canonicalize(folder).ok().as_deref().unwrap_or(folder).join(name))
+    }
 }
 
 impl Default for FileConfig {

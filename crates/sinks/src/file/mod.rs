@@ -182,6 +182,16 @@ impl SinkConfig for FileConfig {
         let storage = RotatedFile { path, max_size: settings.own.max_size as u64 };
         Ok(File::new(storage, settings.delivery.timeout))
     }
+
+    async fn check(sink: &File) -> Result<&'static str, SinkDown> {
+        let storage = sink.shared.storage.clone();
+        let checked = tokio::task::spawn_blocking(move || storage.check()).await;
+        match checked.unwrap_or_else(|panic| Err(panic.into())) {
+            Ok(false) => Ok("can be written"),
+            Ok(true) => Ok("can be written; another process, a running postrider, writes to it"),
+            Err(error) => Err(SinkDown::new(error.to_string())),
+        }
+    }
 }
 
 impl Sink for File {

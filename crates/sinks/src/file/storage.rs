@@ -2,8 +2,13 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use bson::DateTime;
+
+/// The permissions of a new file, from which the umask takes away: records are not for every user.
+const FILE_MODE: u32 = 0o640;
 
 /// Where lines are kept. The tests of the sink's contract use one that stops and fails.
 pub trait Storage: Send + Sync + 'static {
@@ -13,6 +18,13 @@ pub trait Storage: Send + Sync + 'static {
     ///
     /// The operating system's, with the path.
     fn open(&self) -> io::Result<Box<dyn DurableAppend>>;
+
+    /// Checks that it can be opened, and leaves nothing behind. Returns whether another process writes to it.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, with the path.
+    fn check(&self) -> io::Result<bool>;
 }
 
 /// An open file.
@@ -41,6 +53,11 @@ impl Storage for RotatedFile {
             Ok(OpenFile { settings: self.clone(), path, file, size })
         });
         Ok(Box::new(opened.map_err(|error| self.with_path(&error))?))
+    }
+
+    fn check(&self) -> io::Result<bool> {
+        let checked = resolved(&self.path).and_then(|path| check(&path));
+        checked.map_err(|error| self.with_path(&error))
     }
 }
 
@@ -100,16 +117,11 @@ fn check_name(path: &Path, file: &File) -> io::Result<()> {
 
 /// Opens and locks the file, and ends a line that was cut. Returns its size too.
 fn open(path: &Path) -> io::Result<(File, u64)> {
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::other("it is not a regular file; name one"));
-    }
-    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(io::Error::other("another process writes to it"));
-        }
-        Err(TryLockError::Error(error)) => return Err(error),
+    check_kind(path)?;
+    let mut file =
+        OpenOptions::new().read(true).append(true).create(true).mode(FILE_MODE).open(path)?;
+    if !lock(&file)? {
+        return Err(io::Error::other("another process writes to it"));
     }
     // Another process may have rotated it between the two.
     check_name(path, &file)?;
@@ -128,11 +140,40 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, size))
 }
 
+/// Checks what [`open`] and a rotation need, and leaves nothing behind. Returns whether another process writes
+/// to the file.
+fn check(path: &Path) -> io::Result<bool> {
+    check_kind(path)?;
+    File::open(folder(path))?;
+    tempfile::tempfile_in(folder(path))?;
+    match OpenOptions::new().read(true).append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        file => Ok(!lock(&file?)?),
+    }
+}
+
+fn check_kind(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is not a regular file; name one"));
+    }
+    Ok(())
+}
+
+/// Locks the file; returns `false` if another process has locked it.
+fn lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the name for the rotated file: its own with the next number.
+/// Returns the name for the rotated file: its own with the time in milliseconds, so that the name does not come
+/// again after a reader has removed the file, and with a number above all others in any case.
 fn rotated_name(path: &Path) -> io::Result<PathBuf> {
     let own = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = 0;
@@ -144,15 +185,33 @@ fn rotated_name(path: &Path) -> io::Result<PathBuf> {
     let next = last.checked_add(1).ok_or_else(|| {
         io::Error::other(format!("the number of {own}.{last} is the highest; rename that file"))
     })?;
+    let next = next.max(u64::try_from(DateTime::now().timestamp_millis()).unwrap_or(0));
     Ok(path.with_file_name(format!("{own}.{next}")))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn rotated(folder: &Path, max_size: u64) -> RotatedFile {
         RotatedFile { path: folder.join("a.ndjson"), max_size }
+    }
+
+    /// The texts of the rotated files, by their numbers.
+    fn rotated_texts(path: &Path) -> Vec<String> {
+        let prefix = format!("{}.", path.file_name().unwrap().to_str().unwrap());
+        let names = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|it| it.unwrap());
+        let number = |name: &str| name.strip_prefix(&prefix)?.parse::<u64>().ok();
+        let mut files: Vec<(u64, String)> = names
+            .filter_map(|entry| {
+                let number = number(entry.file_name().to_str()?)?;
+                Some((number, std::fs::read_to_string(entry.path()).unwrap()))
+            })
+            .collect();
+        files.sort();
+        files.into_iter().map(|(_, text)| text).collect()
     }
 
     #[test]
@@ -168,11 +227,75 @@ mod tests {
         // After a restart the numbers continue.
         storage.open().unwrap().append(b"five\n").unwrap();
 
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-        assert_eq!(read("a.ndjson.1"), "one\ntwo\n");
-        assert_eq!(read("a.ndjson.2"), "three\n");
-        assert_eq!(read("a.ndjson.3"), "four\n");
-        assert_eq!(read("a.ndjson"), "five\n");
+        assert_eq!(rotated_texts(&storage.path), ["one\ntwo\n", "three\n", "four\n"]);
+        assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "five\n");
+    }
+
+    #[test]
+    fn name_of_a_rotated_file_is_never_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 4);
+        let mut names = Vec::new();
+        for _ in 0..3 {
+            // A reader removes each file, and the process restarts.
+            let mut file = storage.open().unwrap();
+            file.append(b"one\n").unwrap();
+            file.append(b"two\n").unwrap();
+            drop(file);
+            std::fs::remove_file(&storage.path).unwrap();
+            let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+            for path in left {
+                std::fs::remove_file(&path).unwrap();
+                names.push(path);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+
+        assert_eq!(names.len(), 3);
+        assert!(names.is_sorted_by(|one, next| one < next), "{names:?}");
+    }
+
+    #[test]
+    fn new_file_is_not_readable_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 1_000);
+
+        let _file = storage.open().unwrap();
+
+        // The umask may take more away.
+        let mode = std::fs::metadata(&storage.path).unwrap().mode();
+        assert_eq!(mode & 0o137, 0, "{mode:o}");
+        assert_eq!(mode & 0o600, 0o600, "{mode:o}");
+    }
+
+    #[test]
+    fn check_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = rotated(folder.path(), 1_000);
+
+        assert!(!storage.check().unwrap());
+
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let mut file = storage.open().unwrap();
+        file.append(b"one\n").unwrap();
+        assert!(storage.check().unwrap(), "another writes to it");
+        drop(file);
+        assert!(!storage.check().unwrap());
+        assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "one\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn check_fails_where_the_file_cannot_be_opened_or_made() {
+        let at = |path: &str| RotatedFile { path: path.into(), max_size: 8 };
+        for path in ["/no/such/folder/a", "/proc/a", "/dev/null", "/dev/null/a"] {
+            let checked = at(path).check().map_err(|error| error.to_string());
+            let opened = at(path).open().err().map(|error| error.to_string());
+
+            assert!(opened.is_some(), "{path}");
+            let error = checked.unwrap_err();
+            assert!(error.starts_with(&format!("{path}: ")), "{error}");
+        }
     }
 
     #[test]
@@ -207,7 +330,7 @@ mod tests {
 
         RotatedFile { path: link.clone(), max_size: 4 }.open().unwrap().append(b"two\n").unwrap();
 
-        assert_eq!(std::fs::read_to_string(data.join("a.1")).unwrap(), "one\n");
+        assert_eq!(rotated_texts(&data.join("a")), ["one\n"]);
         assert_eq!(std::fs::read_to_string(link).unwrap(), "two\n");
     }
 

@@ -159,6 +159,12 @@ impl ProducerContext for Callbacks {
     fn delivery(&self, result: &DeliveryResult<'_>, reply: Self::DeliveryOpaque) {
         let report = match result {
             Ok(_) => Ok(()),
+            // The record was in flight when its topic was deleted. Records that wait in the queue get the
+            // second code then. (The end of the producer causes the first one too, but no publish waits for
+            // it.)
+            Err((KafkaError::MessageProduction(RDKafkaErrorCode::BrokerDestroy), _)) => {
+                Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))
+            }
             Err((error, _)) => Err(error.clone()),
         };
         // The publish may have timed out.

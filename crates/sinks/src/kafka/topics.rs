@@ -18,6 +18,7 @@ use rdkafka::error::KafkaResult;
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::info;
 
@@ -59,16 +60,16 @@ const PRODUCER_PROPERTIES: [&str; 8] = [
 pub(super) struct Topics {
     client: Arc<Client>,
     partitions: Arc<Partitions>,
-    answers: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Answer>>>>>,
+    /// The latest answer about each topic. A cell is empty until the first record for the topic has got it.
+    answers: Mutex<HashMap<String, Arc<OnceCell<Answer>>>>,
     /// Held during a request: each takes a thread while it lasts.
     requesting: tokio::sync::Mutex<()>,
 }
 
-/// The latest answer about a topic.
 #[derive(Debug)]
-enum Answer {
-    Exists,
-    Refused { until: Instant, error: PublishError },
+struct Answer {
+    exists: Result<(), PublishError>,
+    received: Instant,
 }
 
 impl Topics {
@@ -85,27 +86,28 @@ impl Topics {
     /// - [`PublishFailure::Unconfirmed`] if it has no leader.
     /// - [`PublishFailure::SinkDown`] if no broker answers.
     pub(super) async fn look_up(&self, name: &str, until: Instant) -> Result<(), PublishError> {
-        let answer = self.answers.lock().entry(name.to_owned()).or_default().clone();
-        let Ok(mut answer) = timeout_at(until, answer.lock()).await else {
-            return Err(look_up_failed(name, "no broker answers"));
+        let answer = self.answer(name);
+        let look_up =
+            answer.get_or_try_init(async || match self.request_until_settled(name, until).await {
+                Err(error) if error.failure == PublishFailure::SinkDown => Err(error),
+                exists => Ok(Answer { exists, received: Instant::now() }),
+            });
+        match timeout_at(until, look_up).await {
+            Ok(answer) => answer?.exists.clone(),
+            Err(_) => Err(look_up_failed(name, "no broker answers")),
+        }
+    }
+
+    /// Returns the latest answer about a topic, unless that is a refusal that has expired.
+    fn answer(&self, name: &str) -> Arc<OnceCell<Answer>> {
+        let has_expired = |answer: &Answer| {
+            answer.exists.is_err() && answer.received.elapsed() >= REFUSED_TOPIC_PAUSE
         };
-        match &*answer {
-            Some(Answer::Exists) => return Ok(()),
-            Some(Answer::Refused { until, error }) if Instant::now() < *until => {
-                return Err(error.clone());
-            }
-            Some(Answer::Refused { .. }) | None => {}
+        let mut answers = self.answers.lock();
+        match answers.get(name) {
+            Some(answer) if !answer.get().is_some_and(has_expired) => answer.clone(),
+            _ => answers.entry(name.to_owned()).insert_entry(Arc::default()).get().clone(),
         }
-        let looked_up = self.request_until_settled(name, until).await;
-        match &looked_up {
-            Ok(()) => *answer = Some(Answer::Exists),
-            Err(error) if error.failure == PublishFailure::SinkDown => {}
-            Err(error) => {
-                let until = Instant::now() + REFUSED_TOPIC_PAUSE;
-                *answer = Some(Answer::Refused { until, error: error.clone() });
-            }
-        }
-        looked_up
     }
 
     /// Repeats the request while its answer may change soon, for [`NEW_TOPIC_GRACE`] at most.
@@ -114,9 +116,7 @@ impl Topics {
         let grace = NEW_TOPIC_GRACE.min(until.saturating_duration_since(begin) / 2);
         let mut pause = FIRST_LOOK_UP_PAUSE;
         loop {
-            let Ok(requesting) = timeout_at(until, self.requesting.lock()).await else {
-                return Err(look_up_failed(name, "no broker answers"));
-            };
+            let requesting = self.requesting.lock().await;
             let left = until.saturating_duration_since(Instant::now());
             let leaders = request_leaders(&self.client, name, left).await;
             drop(requesting);

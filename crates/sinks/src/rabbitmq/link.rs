@@ -1,17 +1,20 @@
 //! One connection to the broker: opened, watched, retired. A lost one is never revived; the next probe opens
 //! another.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
+use lapin::runtime::default_runtime;
+use lapin::tcp::AMQPUriTcpExt;
 use lapin::types::ShortString;
-use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ConnectionStatus, Event};
+use lapin::{Connection, ConnectionProperties, ConnectionStatus, Event};
 use postrider_relay::sink::{PublishError, SinkDown};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::active_link;
 use crate::liveness::Liveness;
@@ -28,6 +31,9 @@ use crate::rabbitmq::trial_channel::TrialChannel;
 /// How often the state of an idle connection is checked: `lapin` reports its end only to callers that wait for an
 /// answer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long `lapin` may take to report why a connection ended while it was being opened.
+const REASON_GRACE: Duration = Duration::from_millis(500);
 
 const CONNECTION_LOST: &str = "connection lost";
 
@@ -90,7 +96,14 @@ impl active_link::Link for Link {
 
     async fn is_usable(&self, limit: Duration) -> Result<bool, SinkDown> {
         match self.state() {
-            LinkState::Up => Ok(self.answers(limit).await),
+            LinkState::Up => tokio::select! {
+                answers = self.answers(limit) => Ok(answers),
+                // `lapin` may leave a request open that came just before its end.
+                down = self.lost() => match self.state() {
+                    LinkState::Down(_) => Ok(false),
+                    LinkState::Up | LinkState::Blocked(_) => Err(down),
+                },
+            },
             // The connection works again when the broker unblocks it.
             LinkState::Blocked(down) => Err(down),
             LinkState::Down(_) => Ok(false),
@@ -116,29 +129,47 @@ impl Link {
         let failed = |down: SinkDown| {
             down.preceded_by(format!("cannot connect to {}: ", settings.own.redacted_uri()))
         };
+        let ended = CancellationToken::new();
         let opening = async {
-            let link = Self::connect(settings, refused).await;
+            let link = Self::connect(settings, refused, ended.clone().drop_guard()).await;
             let link = link.map_err(|error| failed(broker_error::connect_error(&error)))?;
             topology::declare(&link.connection, &settings.name, &settings.own.declare).await?;
             Ok(link)
         };
-        let opened = tokio::time::timeout(limit, opening).await;
-        opened.map_err(|_| failed(SinkDown::new(format!("no answer within {limit:?}"))))?
+        let lost = async {
+            ended.cancelled().await;
+            tokio::time::sleep(REASON_GRACE).await;
+        };
+        let cause = tokio::select! {
+            opened = opening => return opened,
+            // `lapin` (4.12) may leave a step of the handshake, or a request, open.
+            () = lost => CONNECTION_LOST.to_owned(),
+            () = tokio::time::sleep(limit) => format!("no answer within {limit:?}"),
+        };
+        Err(failed(SinkDown::new(cause)))
     }
 
+    /// Connects. `guard` is dropped when the connection has ended.
     async fn connect(
         settings: &RabbitMqSettings,
         refused: &Arc<RefusedTargets>,
+        guard: DropGuard,
     ) -> lapin::Result<Self> {
         let name = format!("postrider {}", settings.name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let io = |detail: &str| lapin::Error::from(std::io::Error::other(detail));
-        let connection = ConnectionBuilder::new()?
-            .with_uri(settings.own.parsed_uri().map_err(|detail| io(&detail))?)
-            .with_tls_config(settings.own.tls().map_err(|error| io(&error.to_string()))?)
-            .with_properties(properties)
-            .connect()
-            .await?;
+        let uri = settings.own.parsed_uri().map_err(io::Error::other)?;
+        let tls = settings.own.tls().map_err(io::Error::other)?;
+        // The thread that reads and writes owns the closure, and drops it at its end.
+        let connection = Connection::connector(
+            uri,
+            default_runtime()?,
+            async move |uri, runtime| {
+                let _guard = &guard;
+                Ok(uri.connect_with_config_async(tls.as_ref(), &runtime).await?)
+            },
+            properties,
+        )
+        .await?;
         let begin = Instant::now();
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;

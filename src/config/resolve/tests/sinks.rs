@@ -191,6 +191,46 @@ fn password_file_needs_a_username_and_must_be_readable() {
 }
 
 #[test]
+fn file_of_tls_must_hold_pem_and_be_regular() {
+    let dir = tempfile::tempdir().unwrap();
+    let [garbage, certificate, key] = ["garbage", "cert", "key"].map(|name| dir.path().join(name));
+    let pair = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+    std::fs::write(&garbage, "-----BEGIN CERTIFICATE-----\nhush\n").unwrap();
+    std::fs::write(&certificate, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let sections = [
+        ("mongo", vec!["sinks.s.kind=stdout"]),
+        ("sinks.s", vec!["sinks.s.kind=rabbitmq", "sinks.s.uri=amqps://h"]),
+        ("sinks.s", vec!["sinks.s.kind=kafka", "sinks.s.brokers=h"]),
+    ];
+    for (section, settings) in sections {
+        let one =
+            |name: &str, file: &std::path::Path| format!("{section}.tls.{name}={}", file.display());
+        for (file, words) in [
+            (garbage.as_path(), "holds no certificate in PEM"),
+            (&key, "holds no certificate in PEM"),
+            (dir.path(), "it must be a regular file"),
+        ] {
+            let problem = only_problem(&[&settings[..], &[&one("ca_file", file)]].concat());
+
+            assert_eq!(problem.key, format!("{section}.tls.ca_file"));
+            assert!(problem.detail.contains(words), "{problem}");
+        }
+        let right = with(&[&settings[..], &[&one("ca_file", &certificate)]].concat());
+        assert!(right.is_ok(), "{right:?}");
+    }
+    let sink = ["sinks.s.kind=rabbitmq", "sinks.s.uri=amqps://h"];
+    let files = [&certificate, &certificate].map(|file| file.display().to_string());
+    let no_key = only_problem(&[
+        sink[0],
+        sink[1],
+        &format!("sinks.s.tls.cert_file={}", files[0]),
+        &format!("sinks.s.tls.key_file={}", files[1]),
+    ]);
+    assert!(no_key.detail.contains("holds no private key in PEM"), "{no_key}");
+}
+
+#[test]
 fn a_key_of_another_kind_is_refused() {
     for (setting, key) in [
         ("sinks.out.uri=amqp://h", "uri"),
@@ -203,6 +243,37 @@ fn a_key_of_another_kind_is_refused() {
         let problem = only_problem(&["sinks.out.kind=stdout", setting]);
         assert_eq!(problem.key, format!("sinks.out.{key}"));
     }
+}
+
+#[test]
+fn two_file_sinks_with_one_file_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("below")).unwrap();
+    std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).unwrap();
+    let kinds = ["sinks.a.kind=file", "sinks.\"b.c\".kind=file", "relay.default_sink=a"];
+    let with_both = |path: &str, other: &str| {
+        let paths = [format!("sinks.a.path={path}"), format!("sinks.\"b.c\".path={other}")];
+        with(&[&kinds[..], &[&paths[0], &paths[1]]].concat())
+    };
+    let within = |name: &str| format!("{}/{name}", folder.path().display());
+    let here = std::env::current_dir().unwrap().join("x.ndjson").display().to_string();
+    let file = within("x.ndjson");
+
+    for (path, other) in [
+        (&file, &file),
+        (&file, &within(".//x.ndjson")),
+        (&file, &within("below/../x.ndjson")),
+        (&file, &within("link/x.ndjson")),
+        (&here, &"x.ndjson".to_owned()),
+    ] {
+        let problems = with_both(path, other).unwrap_err();
+
+        let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
+        assert_eq!(keys, ["sinks.\"b.c\".path"], "{path} {other}");
+        assert!(problems[0].detail.contains("sinks.a.path"), "{}", problems[0]);
+    }
+    assert!(with_both(&file, &within("y.ndjson")).is_ok());
+    assert!(with_both(&file, &within("below/x.ndjson")).is_ok());
 }
 
 #[test]

@@ -231,6 +231,22 @@ async fn a_topic_deleted_in_use_is_found_when_it_is_recreated() {
 }
 
 #[fixture::test]
+async fn a_record_in_flight_when_its_topic_is_deleted_is_refused() {
+    let broker = ProxiedBroker::take().await;
+    let topic = broker.topic(1).await;
+    // The record is sent again at once, so it is in flight when the producer removes the partition.
+    let properties = [("topic.metadata.propagation.max.ms", "500"), ("retry.backoff.ms", "1")];
+    let sink = connected_with(&broker.brokers(), properties).await;
+    sink.publish(message("before", &topic.name, "k")).await.unwrap();
+    broker.delay(Duration::from_millis(100));
+
+    topic.delete().await;
+    let outcome = sink.publish(message("lost", &topic.name, "k")).await;
+
+    assert_eq!(failure(&outcome), Some(PublishFailure::Retryable), "{outcome:?}");
+}
+
+#[fixture::test]
 async fn a_topic_created_after_a_failure_is_found() {
     let broker = ProxiedBroker::take().await;
     let sink = connected(&broker.direct()).await;

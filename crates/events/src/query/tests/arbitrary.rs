@@ -135,7 +135,7 @@ pub(super) fn value() -> impl Strategy<Value = Bson> + Clone {
 
 /// A document of names that are operators, and values of JSON.
 pub(super) fn hostile_value() -> impl Strategy<Value = Bson> + Clone {
-    prop_oneof![value(), any_json().prop_map(|json| super::json::plain(json)),]
+    prop_oneof![value(), any_json().prop_map(super::json::plain),]
 }
 
 fn field() -> impl Strategy<Value = FieldName> + Clone {

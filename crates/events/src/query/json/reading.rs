@@ -1,174 +1,20 @@
-//! The JSON form of conditions, projections and orders: that of the Wow framework.
+//! Reads conditions, projections and orders, with all flaws.
 
 use bson::{Bson, Document};
 use jiff::civil::Time;
-use serde::de::{Deserializer, Error as _};
-use serde::ser::Serializer;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::check::{self, below};
-use super::condition::{Comparison, Condition, DeletionState, Test, TextTest};
-use super::date::{DateForm, DatePattern, DateTest};
-use super::field::FieldName;
-use super::projection::Projection;
-use super::sort::{Direction, Sort};
-use super::zone::Zone;
+use super::types::{ConditionJson, Operator, ProjectionJson, SortJson};
+use super::value::{empty, extended, plain};
 use crate::Flaw;
-use crate::error::join;
 use crate::integer::integral;
-use crate::json::{Form, Json, MAX_FLAWS, Request, as_written, checked, if_present, read};
-
-/// The operator of a condition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[expect(missing_docs, reason = "docs/queries.md describes each of them")]
-pub enum Operator {
-    #[default]
-    All,
-    And,
-    Or,
-    Nor,
-    Id,
-    Ids,
-    AggregateId,
-    AggregateIds,
-    TenantId,
-    OwnerId,
-    SpaceId,
-    Deleted,
-    Eq,
-    Ne,
-    Gt,
-    Lt,
-    Gte,
-    Lte,
-    Contains,
-    In,
-    NotIn,
-    Between,
-    AllIn,
-    StartsWith,
-    EndsWith,
-    ElemMatch,
-    Null,
-    NotNull,
-    True,
-    False,
-    Exists,
-    Today,
-    BeforeToday,
-    Tomorrow,
-    ThisWeek,
-    NextWeek,
-    LastWeek,
-    ThisMonth,
-    LastMonth,
-    RecentDays,
-    EarlierDays,
-    Match,
-    Raw,
-}
-
-/// A condition: an operator with what it requires. Empty members can be left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(no_recursion, as = Condition)]
-pub struct ConditionJson {
-    /// The field, with dots between the levels.
-    #[serde(skip_serializing_if = "is_empty")]
-    #[schema(example = "state.status")]
-    pub field: Option<String>,
-    /// The operator; ALL without it.
-    #[serde(default)]
-    pub operator: Option<Operator>,
-    /// The value; the empty text without it, or the empty list.
-    #[serde(default, deserialize_with = "if_present", skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub value: Option<Json>,
-    /// The conditions that AND, OR, NOR and ELEM_MATCH combine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub children: Option<Vec<ConditionJson>>,
-    /// Options of the operator.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub options: Option<ConditionOptions>,
-    /// The operator of a newer protocol of Wow, which is refused.
-    #[serde(default, skip_serializing)]
-    #[schema(ignore)]
-    pub op: Option<NewerMember>,
-}
-
-/// A condition can be a whole body.
-impl Request for ConditionJson {
-    fn conflicts(&self) -> Vec<Flaw> {
-        self.read("").err().unwrap_or_default()
-    }
-}
-
-/// A member of the filters that Wow 8.11 and its newest clients have in place of conditions. It is a flaw that
-/// says so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NewerMember;
-
-impl<'de> Deserialize<'de> for NewerMember {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let refused = "belongs to the filters of Wow 8.11; this server takes the `condition` of Wow 8.10, \
-                       which has an `operator`";
-        checked(from, |_: Json| Err(refused.to_owned()))
-    }
-}
-
-/// The options of a condition.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ConditionOptions {
-    /// Whether CONTAINS, STARTS_WITH and ENDS_WITH ignore upper and lower case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ignore_case: Option<bool>,
-    /// The time zone of periods; UTC without it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "Europe/Berlin")]
-    pub zone_id: Option<String>,
-    /// The pattern of fields that hold times as text; without it they hold milliseconds since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "yyyy-MM-dd HH:mm:ss")]
-    pub date_pattern: Option<String>,
-    /// Whether the value is extended JSON: dates, ids and decimal numbers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub extended: Option<bool>,
-}
-
-/// The fields of the answers: those to include, or those to exclude.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(as = Projection)]
-pub struct ProjectionJson {
-    /// These, and the id.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<String>>)]
-    pub include: Option<Vec<FieldName>>,
-    /// All but these.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<String>>)]
-    pub exclude: Option<Vec<FieldName>>,
-}
-
-/// A field to sort by.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(as = Sort)]
-pub struct SortJson {
-    /// The field.
-    #[schema(value_type = String, example = "state.total")]
-    pub field: FieldName,
-    /// Its direction; ASC without it.
-    #[serde(default)]
-    pub direction: Option<Direction>,
-}
-
-fn is_empty(text: &Option<String>) -> bool {
-    text.as_ref().is_none_or(String::is_empty)
-}
+use crate::json::{Json, MAX_FLAWS, Request};
+use crate::query::check::{self, below};
+use crate::query::condition::{Comparison, Condition, DeletionState, Test, TextTest};
+use crate::query::date::{DateForm, DatePattern, DateTest};
+use crate::query::field::FieldName;
+use crate::query::projection::Projection;
+use crate::query::sort::{Direction, Sort};
+use crate::query::zone::Zone;
 
 impl ConditionJson {
     /// Reads the condition, and checks all but whether RAW is allowed. The flaws are named by their
@@ -189,13 +35,12 @@ impl ConditionJson {
         node.refuse_unused();
         node.condition()
     }
+}
 
-    fn operator(&self) -> Operator {
-        self.operator.unwrap_or_default()
-    }
-
-    fn options(&self) -> ConditionOptions {
-        self.options.clone().unwrap_or_default()
+/// A condition can be a whole body.
+impl Request for ConditionJson {
+    fn conflicts(&self) -> Vec<Flaw> {
+        self.read("").err().unwrap_or_default()
     }
 }
 
@@ -517,10 +362,6 @@ impl Uses {
     }
 }
 
-fn empty() -> Bson {
-    Bson::String(String::new())
-}
-
 /// Reads `HH:mm`, `HH:mm:ss` or `HH:mm:ss.fraction`, as Java's `LocalTime.parse`.
 fn parse_time(text: &str) -> Option<Time> {
     let has_form = text.bytes().enumerate().all(|(at, byte)| match at {
@@ -538,182 +379,6 @@ fn time_of_seconds(seconds: i64) -> Option<Time> {
     let part = |unit: i64| i8::try_from(unit).ok();
     let (hours, minutes) = (seconds.div_euclid(3_600), seconds.rem_euclid(3_600) / 60);
     Time::new(part(hours)?, part(minutes)?, part(seconds.rem_euclid(60))?, 0).ok()
-}
-
-/// A value of plain JSON read as extended JSON.
-fn extended(value: Bson) -> Result<Bson, String> {
-    let json = value.into_relaxed_extjson();
-    Bson::try_from(json).map_err(|error| format!("is not extended JSON: {error}"))
-}
-
-/// JSON as it is written: `{"$oid": …}` is an object.
-pub(super) fn plain(json: serde_json::Value) -> Bson {
-    match json {
-        serde_json::Value::Object(members) => {
-            Bson::Document(members.into_iter().map(|(name, value)| (name, plain(value))).collect())
-        }
-        serde_json::Value::Array(items) => Bson::Array(items.into_iter().map(plain).collect()),
-        simple => Bson::try_from(simple).unwrap_or(Bson::Null),
-    }
-}
-
-/// Whether JSON has all of a value.
-fn is_plain(value: &Bson) -> bool {
-    match value {
-        Bson::Null | Bson::Boolean(_) | Bson::Int32(_) | Bson::Int64(_) | Bson::String(_) => true,
-        Bson::Double(number) => number.is_finite(),
-        Bson::Array(items) => items.iter().all(is_plain),
-        Bson::Document(document) => document.values().all(is_plain),
-        _ => false,
-    }
-}
-
-/// A value as JSON, and whether that is extended JSON. (The relaxed form has no years above 9999.)
-fn as_json(value: Bson) -> (Bson, bool) {
-    if is_plain(&value) { (value, false) } else { (plain(value.into_canonical_extjson()), true) }
-}
-
-impl From<&Condition> for ConditionJson {
-    fn from(condition: &Condition) -> Self {
-        let with = |operator, value: Bson| Self::new(operator, value);
-        let texts = |texts: &[String]| Bson::from(texts.to_vec());
-        match condition {
-            Condition::All => with(Operator::All, empty()),
-            Condition::And(children) => Self::of_children(Operator::And, children),
-            Condition::Or(children) => Self::of_children(Operator::Or, children),
-            Condition::Nor(children) => Self::of_children(Operator::Nor, children),
-            Condition::Id(id) => with(Operator::Id, id.into()),
-            Condition::Ids(ids) => with(Operator::Ids, texts(ids)),
-            Condition::AggregateId(id) => with(Operator::AggregateId, id.into()),
-            Condition::AggregateIds(ids) => with(Operator::AggregateIds, texts(ids)),
-            Condition::TenantId(id) => with(Operator::TenantId, id.into()),
-            Condition::OwnerId(id) => with(Operator::OwnerId, id.into()),
-            Condition::SpaceId(id) => with(Operator::SpaceId, id.into()),
-            Condition::Deleted(state) => {
-                let word = match state {
-                    DeletionState::Active => "ACTIVE",
-                    DeletionState::Deleted => "DELETED",
-                    DeletionState::All => "ALL",
-                };
-                with(Operator::Deleted, word.into())
-            }
-            Condition::Match(text) => with(Operator::Match, text.into()),
-            Condition::Raw(filter) => {
-                let (value, _) = as_json(Bson::Document(filter.clone()));
-                Self { value: Some(Json(value)), ..with(Operator::Raw, empty()) }
-            }
-            Condition::Field(field, test) => {
-                Self { field: Some(field.as_str().to_owned()), ..Self::from(test) }
-            }
-        }
-    }
-}
-
-impl From<&Test> for ConditionJson {
-    fn from(test: &Test) -> Self {
-        let list = |values: &[Bson]| Bson::Array(values.to_vec());
-        match test {
-            Test::Compare(comparison, value) => {
-                let operator = match comparison {
-                    Comparison::Eq => Operator::Eq,
-                    Comparison::Ne => Operator::Ne,
-                    Comparison::Gt => Operator::Gt,
-                    Comparison::Lt => Operator::Lt,
-                    Comparison::Gte => Operator::Gte,
-                    Comparison::Lte => Operator::Lte,
-                };
-                Self::new(operator, value.clone())
-            }
-            Test::Between(first, last) => {
-                Self::new(Operator::Between, list(&[first.clone(), last.clone()]))
-            }
-            Test::In(values) => Self::new(Operator::In, list(values)),
-            Test::NotIn(values) => Self::new(Operator::NotIn, list(values)),
-            Test::AllIn(values) => Self::new(Operator::AllIn, list(values)),
-            Test::Text(test, text, ignores_case) => {
-                let operator = match test {
-                    TextTest::Contains => Operator::Contains,
-                    TextTest::StartsWith => Operator::StartsWith,
-                    TextTest::EndsWith => Operator::EndsWith,
-                };
-                let ignore_case = ignores_case.then_some(true);
-                let options = ConditionOptions { ignore_case, ..ConditionOptions::default() };
-                Self::new(operator, text.into()).with_options(options)
-            }
-            Test::ElemMatch(child) => {
-                Self::of_children(Operator::ElemMatch, std::slice::from_ref(child))
-            }
-            Test::Null => Self::new(Operator::Null, empty()),
-            Test::NotNull => Self::new(Operator::NotNull, empty()),
-            Test::True => Self::new(Operator::True, empty()),
-            Test::False => Self::new(Operator::False, empty()),
-            Test::Exists(exists) => Self::new(Operator::Exists, (*exists).into()),
-            Test::Date(test, form) => Self::of_date(*test, form),
-        }
-    }
-}
-
-impl ConditionJson {
-    /// A condition with this value, which is left out if it is that of an absent one.
-    fn new(operator: Operator, value: Bson) -> Self {
-        use Operator::{AggregateIds, AllIn, Ids, In, NotIn};
-        let takes_list = matches!(operator, Ids | AggregateIds | In | NotIn | AllIn);
-        let is_empty = match &value {
-            Bson::String(text) => text.is_empty(),
-            Bson::Array(items) => takes_list && items.is_empty(),
-            _ => false,
-        };
-        let (value, is_extended) = as_json(value);
-        let extended = is_extended.then_some(true);
-        let options = ConditionOptions { extended, ..ConditionOptions::default() };
-        let value = (!is_empty).then_some(Json(value));
-        Self { operator: Some(operator), value, ..Self::default() }.with_options(options)
-    }
-
-    fn of_children(operator: Operator, children: &[Condition]) -> Self {
-        let children = children.iter().map(Self::from).collect();
-        Self { children: Some(children), ..Self::new(operator, empty()) }
-    }
-
-    fn of_date(test: DateTest, form: &DateForm) -> Self {
-        let (operator, value) = match test {
-            DateTest::Today => (Operator::Today, empty()),
-            DateTest::BeforeToday(time) => (Operator::BeforeToday, time.to_string().into()),
-            DateTest::Tomorrow => (Operator::Tomorrow, empty()),
-            DateTest::ThisWeek => (Operator::ThisWeek, empty()),
-            DateTest::NextWeek => (Operator::NextWeek, empty()),
-            DateTest::LastWeek => (Operator::LastWeek, empty()),
-            DateTest::ThisMonth => (Operator::ThisMonth, empty()),
-            DateTest::LastMonth => (Operator::LastMonth, empty()),
-            DateTest::RecentDays(days) => (Operator::RecentDays, i64::from(days).into()),
-            DateTest::EarlierDays(days) => (Operator::EarlierDays, i64::from(days).into()),
-        };
-        let zone_id = (form.zone != Zone::default()).then(|| form.zone.name().to_owned());
-        let date_pattern = form.pattern.as_ref().map(|pattern| pattern.as_str().to_owned());
-        let options = ConditionOptions { zone_id, date_pattern, ..ConditionOptions::default() };
-        Self::new(operator, value).with_options(options)
-    }
-
-    fn with_options(self, options: ConditionOptions) -> Self {
-        let options = (options != ConditionOptions::default()).then_some(options);
-        Self { options: options.or(self.options), ..self }
-    }
-}
-
-impl Serialize for Condition {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        ConditionJson::from(self).serialize(to)
-    }
-}
-
-impl<'de> Deserialize<'de> for Condition {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Bson::Document(members) = as_written(from)? else {
-            return Err(D::Error::custom("a condition is an object"));
-        };
-        let json = read::<ConditionJson>(members, Form::Json, Vec::new());
-        json.and_then(|json| json.read("condition")).map_err(|flaws| D::Error::custom(join(&flaws)))
-    }
 }
 
 impl ProjectionJson {
@@ -737,18 +402,5 @@ impl ProjectionJson {
 impl From<SortJson> for Sort {
     fn from(SortJson { field, direction }: SortJson) -> Self {
         Self { field, direction: direction.unwrap_or(Direction::Asc) }
-    }
-}
-
-impl<'de> Deserialize<'de> for FieldName {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let rule = |text: String| Self::new(text).map(Some).map_err(|error| error.to_string());
-        Ok(checked(from, rule)?.unwrap_or_else(Self::placeholder))
-    }
-}
-
-impl Serialize for FieldName {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.as_str())
     }
 }
