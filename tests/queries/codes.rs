@@ -83,7 +83,7 @@ async fn filters_that_mongodb_refuses_are_the_clients_mistake() {
 async fn odd_names_of_fields_find_nothing_or_are_refused() {
     let world = world().await;
     let queries = world.queries();
-    let deep = vec!["a"; 500].join(".");
+    let deep = vec!["a"; 100].join(".");
     for name in ["0", "a.0", "-1", "_id", "_id.x", "ä", "a b", "'", "\"", "\\", "__proto__", &deep]
     {
         let name = field(name);
