@@ -85,24 +85,23 @@ impl Place {
         if is_place { Ok(Self(values)) } else { Err(InvalidCursor) }
     }
 
-    /// The filter of the documents behind it, in this order.
-    pub(super) fn filter(&self, order: &Document) -> Document {
-        let mut ways = Vec::new();
+    /// The filters of the documents behind it. What the first one finds is before what the second one finds.
+    ///
+    /// Not one filter for all: MongoDB may merge what it finds for the parts of an `$or`, and then an absent
+    /// field is less than null, which else are equal; or read all that is behind the cursor, to sort it.
+    pub(super) fn filters(&self, order: &Document) -> Vec<Document> {
+        let mut levels = Vec::new();
         let mut equal = Vec::new();
         for ((field, sign), value) in order.iter().zip(&self.0) {
-            for beyond in beyond(field, value, *sign == Bson::Int32(1)) {
-                let mut all = equal.clone();
-                all.push(beyond);
-                ways.push(doc! { "$and": all });
-            }
+            let beyond = beyond(field, value, *sign == Bson::Int32(1)).into_iter();
+            let filters = beyond.map(|beyond| {
+                let all = equal.iter().cloned().chain([beyond]);
+                doc! { "$and": all.collect::<Vec<Document>>() }
+            });
+            levels.push(filters.collect::<Vec<_>>());
             equal.push(doc! { field: { "$eq": value } });
         }
-        // Behind the greatest value of all there is nothing.
-        if ways.is_empty() {
-            doc! { "_id": { "$in": [] } }
-        } else {
-            doc! { "$or": ways }
-        }
+        levels.into_iter().rev().flatten().collect()
     }
 }
 
@@ -143,10 +142,12 @@ fn value_at(document: &Document, field: &str) -> Result<Bson, Unsortable> {
 }
 
 /// The kinds of values in the order of MongoDB, with the numbers of their types. Values of one kind are
-/// compared with each other.
+/// compared with each other. Arrays have the place of an element, an empty one that of undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Kind {
     MinKey,
+    Undefined,
+    /// Null and absent.
     Null,
     Number,
     Text,
@@ -156,12 +157,15 @@ enum Kind {
     Boolean,
     Date,
     Timestamp,
+    /// Regular expressions, pointers and code.
+    Code,
     MaxKey,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::MinKey,
+        Self::Undefined,
         Self::Null,
         Self::Number,
         Self::Text,
@@ -171,6 +175,7 @@ impl Kind {
         Self::Boolean,
         Self::Date,
         Self::Timestamp,
+        Self::Code,
         Self::MaxKey,
     ];
 
@@ -192,65 +197,73 @@ impl Kind {
         })
     }
 
-    /// The types of BSON with this kind. Those that cannot be compared stand with their neighbours, so that
-    /// they are found, and refused, rather than skipped.
+    /// The types of BSON with this kind. Those that cannot be compared are found, and refused, rather than
+    /// skipped. But not arrays (4): for them MongoDB reads an index from its beginning. So these are skipped:
+    /// an array of arrays, and an array on the path to the field, in which nothing has it.
     fn types(self) -> &'static [i32] {
         match self {
             Self::MinKey => &[-1],
-            // Null and undefined.
-            Self::Null => &[10, 6],
+            Self::Undefined => &[6],
+            // An absent value has no type.
+            Self::Null => &[],
             Self::Number => &[1, 16, 18, 19],
             Self::Text => &[2, 14],
-            // Documents and arrays.
-            Self::Document => &[3, 4],
+            Self::Document => &[3],
             Self::Binary => &[5],
             Self::ObjectId => &[7],
             Self::Boolean => &[8],
             Self::Date => &[9],
-            // Timestamps; regular expressions, pointers and code.
-            Self::Timestamp => &[17, 11, 12, 13, 15],
+            Self::Timestamp => &[17],
+            Self::Code => &[11, 12, 13, 15],
             Self::MaxKey => &[127],
         }
     }
 }
 
-/// The filters of the values behind this one: none, or any of these.
+/// The filters of the values behind this one, in their order.
 fn beyond(field: &str, value: &Bson, ascends: bool) -> Vec<Document> {
     let Some(kind) = Kind::of(value) else { return Vec::new() };
-    let mut ways = Vec::new();
+    let mut filters = Vec::new();
     let is_nan = is_nan(value);
     match kind {
         Kind::MinKey | Kind::Null | Kind::MaxKey => {}
         Kind::Number if is_nan && ascends => {
-            ways.push(doc! { field: { "$gte": f64::NEG_INFINITY } })
+            filters.push(doc! { field: { "$gte": f64::NEG_INFINITY } })
         }
         Kind::Number if is_nan => {}
-        _ if ascends => ways.push(doc! { field: { "$gt": value } }),
-        _ => ways.push(doc! { field: { "$lt": value } }),
+        _ if ascends => filters.push(doc! { field: { "$gt": value } }),
+        _ => filters.push(doc! { field: { "$lt": value } }),
     }
     if kind == Kind::Number && !is_nan && !ascends {
         // NaN is the least number of the order, and not less than any.
-        ways.push(doc! { field: { "$eq": f64::NAN } });
+        filters.push(doc! { field: { "$eq": f64::NAN } });
     }
-    let follows = |other: &Kind| if ascends { *other > kind } else { *other < kind };
-    let types: Vec<i32> = Kind::ALL
-        .iter()
-        .filter(|other| follows(other))
-        .flat_map(|kind| kind.types())
-        .copied()
+    let mut following: Vec<Kind> = Kind::ALL
+        .into_iter()
+        .filter(|other| (*other > kind) == ascends && *other != kind)
         .collect();
+    if !ascends {
+        following.reverse();
+    }
+    let mut types: Vec<i32> = Vec::new();
+    for kind in following {
+        types.extend(kind.types());
+        let untyped = match kind {
+            // An absent value has no type.
+            Kind::Null => doc! { "$eq": Bson::Null },
+            Kind::Undefined => doc! { "$eq": [] },
+            _ => continue,
+        };
+        let before = std::mem::take(&mut types);
+        if !before.is_empty() {
+            filters.push(doc! { field: { "$type": before } });
+        }
+        filters.push(doc! { field: untyped });
+    }
     if !types.is_empty() {
-        ways.push(doc! { field: { "$type": types } });
+        filters.push(doc! { field: { "$type": types } });
     }
-    if !ascends && kind > Kind::Null {
-        // Absent, too.
-        ways.push(doc! { field: { "$eq": Bson::Null } });
-    }
-    if !ascends && kind != Kind::MinKey {
-        // An empty array is less than null, and an array has no order.
-        ways.push(doc! { field: { "$eq": [] } });
-    }
-    ways
+    filters
 }
 
 fn is_nan(value: &Bson) -> bool {

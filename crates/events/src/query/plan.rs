@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, bson, doc};
 use mongodb::{Collection, Database};
 use parking_lot::Mutex;
 use postrider_store::connect::primary;
@@ -74,7 +74,7 @@ impl Plans {
         let explaining = database.run_command(explain).selection_criteria(primary());
         let plan = within(ACTION, limits::BATCH_TIMEOUT, explaining).await?;
         let mut scan = None;
-        let scans = reads_everything(&plan, filter);
+        let scans = plan.get_document("queryPlanner").is_ok_and(is_scan);
         if scans {
             let counting = collection.estimated_document_count();
             let documents = within(ACTION, limits::BATCH_TIMEOUT, counting).await?;
@@ -108,7 +108,13 @@ fn hash_document(document: &Document, hasher: &mut DefaultHasher) {
     for (name, value) in document {
         name.hash(hasher);
         match value {
-            Bson::String(pattern) if name == "$regex" => pattern.starts_with('^').hash(hasher),
+            Bson::String(pattern) if name == "$regex" => {
+                // An index is read from the literal text at the beginning on. MongoDB finds none in a
+                // pattern with a bar.
+                let has_prefix = pattern.starts_with('^') && pattern.len() > 1;
+                (has_prefix, pattern.replace("\\|", "").contains('|')).hash(hasher);
+            }
+            value if name == "$type" => value.to_string().hash(hasher),
             Bson::String(options) if name == "$options" => options.hash(hasher),
             value => hash_value(value, hasher),
         }
@@ -120,6 +126,7 @@ fn hash_value(value: &Bson, hasher: &mut DefaultHasher) {
     match value {
         Bson::Document(document) => hash_document(document, hasher),
         Bson::Boolean(value) => value.hash(hasher),
+        Bson::String(text) => text.is_empty().hash(hasher),
         Bson::Int32(sign) => (*sign < 0).hash(hasher),
         // Conditions; of values only the kind of the first.
         Bson::Array(items) if items.iter().all(|item| item.as_document().is_some()) => {
@@ -133,22 +140,25 @@ fn hash_value(value: &Bson, hasher: &mut DefaultHasher) {
     }
 }
 
-/// Whether a plan reads every document or every key of an index, and tests or sorts what it finds.
-fn reads_everything(plan: &Document, filter: &Document) -> bool {
-    let planner = plan.get_document("queryPlanner");
-    let winning = planner.and_then(|planner| planner.get_document("winningPlan"));
-    let mut stages = Stages::default();
-    if let Ok(winning) = winning {
-        stages.collect(winning);
+/// Whether MongoDB can only read every document or every key of an index, and test or sort what it finds.
+/// Where it could do otherwise, and chose not to, it expects to find enough soon.
+fn is_scan(planner: &Document) -> bool {
+    let Ok(winning) = planner.get_document("winningPlan") else { return false };
+    if let Ok(shards) = winning.get_array("shards") {
+        return shards.iter().filter_map(Bson::as_document).any(is_scan);
     }
-    (stages.reads_collection && (stages.sorts || !filter.is_empty()))
-        || (stages.reads_index && (stages.sorts || stages.tests))
+    let rejected = planner.get_array("rejectedPlans").into_iter().flatten();
+    std::iter::once(winning).chain(rejected.filter_map(Bson::as_document)).all(|plan| {
+        let mut stages = Stages::default();
+        stages.collect(plan);
+        stages.reads_all && (stages.sorts || stages.tests)
+    })
 }
 
 #[derive(Default)]
 struct Stages {
-    reads_collection: bool,
-    reads_index: bool,
+    /// All documents, or all keys of an index.
+    reads_all: bool,
     sorts: bool,
     tests: bool,
 }
@@ -156,16 +166,14 @@ struct Stages {
 impl Stages {
     fn collect(&mut self, stage: &Document) {
         match stage.get_str("stage").unwrap_or_default() {
-            "COLLSCAN" => self.reads_collection = true,
-            "IXSCAN" if is_unbounded(stage) => {
-                self.reads_index = true;
-                self.tests |= tests(stage);
-            }
+            "COLLSCAN" => self.reads_all = true,
+            "IXSCAN" => self.reads_all |= is_unbounded(stage),
             "SORT" => self.sorts = true,
-            "FETCH" => self.tests |= tests(stage),
             _ => {}
         }
-        for (_, value) in stage {
+        self.tests |= tests(stage);
+        // Not what the query says.
+        for (_, value) in stage.iter().filter(|(name, _)| *name != "filter") {
             match value {
                 Bson::Document(inner) => self.collect(inner),
                 Bson::Array(items) => {
@@ -183,16 +191,25 @@ impl Stages {
 /// Whether a stage leaves documents out, but for deleted ones, which are few.
 fn tests(stage: &Document) -> bool {
     let filter = stage.get_document("filter");
-    filter.is_ok_and(|filter| filter.len() > 1 || !filter.contains_key(DELETED))
+    filter.is_ok_and(|filter| *filter != doc! { DELETED: { "$eq": false } })
 }
 
-/// Whether an index is read from its beginning to its end, or all texts of its first field are.
+/// Whether an index is read from its beginning to its end, or all texts of its first field are, or all
+/// documents that are not deleted.
 fn is_unbounded(stage: &Document) -> bool {
     let Ok(bounds) = stage.get_document("indexBounds") else { return false };
-    let first = bounds.values().next().and_then(Bson::as_array);
-    first.is_some_and(|ranges| {
-        ranges.iter().filter_map(Bson::as_str).any(|range| {
+    let is_all = |ranges: &Bson| {
+        let mut ranges = ranges.as_array().into_iter().flatten().filter_map(Bson::as_str);
+        ranges.any(|range| {
             matches!(range, "[MinKey, MaxKey]" | "[MaxKey, MinKey]") || range.contains("\"\", {}")
         })
-    })
+    };
+    let mut fields = bounds.iter();
+    match fields.next() {
+        Some((name, ranges)) if name == DELETED && *ranges != bson!(["[true, true]"]) => {
+            fields.next().is_none_or(|(_, ranges)| is_all(ranges))
+        }
+        Some((_, ranges)) => is_all(ranges),
+        None => false,
+    }
 }

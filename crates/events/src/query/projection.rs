@@ -28,13 +28,15 @@ impl Projection {
     /// # Errors
     ///
     /// [`OverlappingFields`].
-    pub fn check(&self) -> Result<(), OverlappingFields> {
+    pub fn check(&self, target: Target) -> Result<(), OverlappingFields> {
         let fields = self.fields();
         for (at, field) in fields.iter().enumerate() {
-            let before = fields.iter().take(at);
-            if let Some(other) =
-                before.filter(|other| *other != field).find(|other| other.overlaps(field))
-            {
+            let stored = target.stored(field);
+            let overlaps = |other: &&FieldName| {
+                let other = target.stored(other);
+                other != stored && (contains(other, stored) || contains(stored, other))
+            };
+            if let Some(other) = fields.iter().take(at).find(overlaps) {
                 return Err(OverlappingFields(other.clone(), field.clone()));
             }
         }
@@ -56,9 +58,13 @@ impl Projection {
         let mut is_wider = false;
         match self {
             Self::All => {}
+            // Without any field, MongoDB would answer all of them.
             Self::Include(fields) => {
                 let mut names: Vec<&str> =
                     fields.iter().map(|field| target.stored(field)).collect();
+                if names.is_empty() {
+                    names.push("_id");
+                }
                 for needed in needed.iter().filter(|needed| **needed != "_id") {
                     if !names.iter().any(|name| contains(name, needed)) {
                         names.retain(|name| !contains(needed, name));
@@ -171,7 +177,11 @@ mod tests {
             (&["a.b", "a"], false),
             (&["a", "b", "a.c"], false),
         ] {
-            assert_eq!(Projection::Include(fields(names)).check().is_ok(), is_valid, "{names:?}");
+            assert_eq!(
+                Projection::Include(fields(names)).check(Target::Events).is_ok(),
+                is_valid,
+                "{names:?}"
+            );
         }
     }
 

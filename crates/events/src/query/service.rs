@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, doc};
-use futures_util::{Stream, TryStreamExt, future, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
 use mongodb::Collection;
+use mongodb::error::ErrorKind;
 use mongodb::options::Hint;
 use postrider_store::{StoreError, within};
 use tracing::{instrument, warn};
@@ -36,10 +37,13 @@ const BATCH_DOCUMENTS: u32 = 500;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Codes of MongoDB's errors (`error_codes.yml`).
-const BAD_VALUE: i32 = 2;
 const INDEX_NOT_FOUND: i32 = 27;
 const TIME_LIMIT: i32 = 50;
-const NO_PLANS: i32 = 291;
+/// Of what a query says: BadValue, FailedToParse, TypeMismatch, Overflow (nested too deep),
+/// NoQueryExecutionPlans.
+const OF_QUERY: [i32; 5] = [2, 9, 14, 15, 291];
+/// Codes from this one on that have no name of their own: nearly all are of parsers.
+const UNNAMED: i32 = 10_000;
 
 /// What to find.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,7 +189,7 @@ impl QueryService {
         limit: u32,
         after: Option<&str>,
     ) -> Result<impl Stream<Item = Result<Found, QueryError>> + Send + use<>, QueryError> {
-        let mut flaws = self.flaws(query);
+        let mut flaws = self.flaws(query, target);
         if !(1..=MAX_LIST).contains(&limit) {
             flaws.push(Flaw::new("limit", format!("must be from 1 to {MAX_LIST}")));
         }
@@ -198,17 +202,32 @@ impl QueryService {
             }
         }
         refuse(flaws)?;
-        let mut filter = filter_of(query, target);
-        if let Some(place) = place {
-            filter = doc! { "$and": [filter, place.filter(&order)] };
-        }
+        let filter = filter_of(query, target);
+        // Not behind a cursor: to begin there is no reason to read all of the rest.
+        self.refuse_scan(target, name, Shape { filter: &filter, order: &order }).await?;
+        let filters = match place {
+            None => vec![filter],
+            Some(place) => {
+                let behind = place.filters(&order).into_iter();
+                behind.map(|behind| doc! { "$and": [&filter, behind] }).collect()
+            }
+        };
+        let mut filters = filters.into_iter();
         let needed: Vec<&str> = order.keys().map(String::as_str).collect();
         let (stored, is_wider) = query.projection.stored(target, &needed);
         // One more is the beginning of the next part.
         let range = Slice { skip: 0, limit: i64::from(limit) + 1 };
-        let found = self.find(target, name, &filter, &order, stored, range).await?;
+        // Behind the greatest value of all there is nothing.
+        let first = filters.next().unwrap_or_else(|| doc! { "_id": { "$in": [] } });
+        let found = self.find(target, name, &first, &order, stored.clone(), range).await?;
+        let (service, name, sorted) = (self.clone(), name.clone(), order.clone());
+        let others = stream::iter(filters.map(Ok)).and_then(move |filter| {
+            let (service, name, order) = (service.clone(), name.clone(), sorted.clone());
+            let stored = stored.clone();
+            async move { service.find(target, &name, &filter, &order, stored, range).await }
+        });
         let listing = Listing {
-            found: Box::pin(found),
+            found: Box::pin(found.chain(others.try_flatten()).take(limit as usize + 1)),
             order: query.is_total.then_some(order),
             projection: is_wider.then(|| (query.projection.clone(), target)),
             left: limit,
@@ -250,11 +269,12 @@ impl QueryService {
         query: &Query,
         page: Page,
     ) -> Result<Paged, QueryError> {
-        let mut flaws = self.flaws(query);
+        let mut flaws = self.flaws(query, target);
         flaws.extend(page.flaws());
         refuse(flaws)?;
         let (filter, order) =
             (filter_of(query, target), order(&query.sort, target, query.is_total));
+        self.refuse_scan(target, name, Shape { filter: &filter, order: &order }).await?;
         let (stored, _) = query.projection.stored(target, &[]);
         let range = Slice {
             skip: (page.index - 1) * page.size,
@@ -279,7 +299,7 @@ impl QueryService {
         name: &AggregateName,
         query: &Query,
     ) -> Result<u64, QueryError> {
-        refuse(self.flaws(query))?;
+        refuse(self.flaws(query, target))?;
         let filter = filter_of(query, target);
         self.refuse_scan(target, name, Shape { filter: &filter, order: &Document::new() }).await?;
         self.count_all(target, name, &filter).await
@@ -303,7 +323,7 @@ impl QueryService {
         counted.map_err(|error| self.error(error, collection.name()))
     }
 
-    /// Finds documents, unless it would be a scan.
+    /// Finds documents.
     #[instrument(level = "debug", skip_all, fields(?target, %name))]
     async fn find(
         &self,
@@ -314,7 +334,6 @@ impl QueryService {
         projection: Document,
         Slice { skip, limit }: Slice,
     ) -> Result<impl Stream<Item = Result<Document, QueryError>> + Send + use<>, QueryError> {
-        self.refuse_scan(target, name, Shape { filter, order }).await?;
         let collection = self.collection(target, name);
         let documents = collection.clone_with_type::<RawDocumentBuf>();
         let finding = documents
@@ -364,9 +383,9 @@ impl QueryService {
         self.context.collection(target.kind(), name.as_str())
     }
 
-    fn flaws(&self, query: &Query) -> Vec<Flaw> {
+    fn flaws(&self, query: &Query, target: Target) -> Vec<Flaw> {
         let mut flaws = check::flaws(&query.condition, "condition", self.settings.raw);
-        if let Err(overlap) = query.projection.check() {
+        if let Err(overlap) = query.projection.check(target) {
             flaws.push(Flaw::new("projection", overlap.to_string()));
         }
         let counts = [("projection", query.projection.fields().len()), ("sort", query.sort.len())];
@@ -381,9 +400,25 @@ impl QueryService {
         match error.code() {
             Some(TIME_LIMIT) => QueryError::Timeout { limit: self.settings.timeout },
             Some(INDEX_NOT_FOUND) => QueryError::NoTextIndex { collection: collection.to_owned() },
-            Some(BAD_VALUE | NO_PLANS) => QueryError::Refused(error.refusal()),
+            _ if is_about_query(&error) => {
+                let brief = error.brief();
+                let message = brief.split_once(": ").map_or(&*brief, |(_, message)| message);
+                QueryError::Refused(message.to_owned())
+            }
             _ => QueryError::Store(error),
         }
+    }
+}
+
+/// Whether MongoDB cannot read a query, which it would never execute.
+fn is_about_query(error: &StoreError) -> bool {
+    let StoreError::Driver { source, .. } = error else { return false };
+    match source.kind.as_ref() {
+        ErrorKind::Command(command) => {
+            let is_unnamed = command.code >= UNNAMED && command.code_name.starts_with("Location");
+            OF_QUERY.contains(&command.code) || is_unnamed
+        }
+        _ => false,
     }
 }
 
