@@ -64,8 +64,10 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let wanted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = wanted.flat_map(|text| text.split(','));
     kinds.any(|wanted| {
-        let wanted = wanted.split(';').next().unwrap_or_default().trim();
-        wanted.eq_ignore_ascii_case(kind)
+        let mut parts = wanted.split(';').map(str::trim);
+        let is_kind = parts.next().unwrap_or_default().eq_ignore_ascii_case(kind);
+        let is_refused = parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
+        is_kind && !is_refused
     })
 }
 
@@ -186,6 +188,7 @@ mod tests {
             ("application/json, application/X-NDJSON;q=0.9", ListForm::Lines),
             ("application/json", ListForm::Json),
             ("*/*", ListForm::Json),
+            ("application/x-ndjson;q=0, application/json", ListForm::Json),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accepted.parse().unwrap())]);
 

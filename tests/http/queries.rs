@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use mongodb::IndexModel;
 use mongodb::bson::{Decimal128, Document, doc};
+use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
@@ -158,7 +159,10 @@ async fn all_flaws_of_a_query_are_reported_at_once() {
         // RAW is off.
         (json!({ "condition": { "operator": "RAW", "value": { "a": 1 } } }), "condition.operator"),
         (json!({ "page": { "index": 101, "size": 100 } }), "page.index"),
+        (json!({ "page": { "size": 101 } }), "page.size"),
         (json!({ "limit": 1_001 }), "limit"),
+        (json!({ "projection": { "include": ["_id.x"] } }), "projection"),
+        (json!({ "sort": [{ "field": "aggregateId.x" }] }), "sort"),
         (json!({ "filter": {} }), "filter"),
         (json!({ "condition": { "operator": "MATCH", "value": "x" } }), "condition"),
     ] {
@@ -299,6 +303,16 @@ async fn wow_clients_see_their_tenant_only() {
     // The path is nearer than the header.
     assert_eq!(count(of_tenant, &[("Command-Tenant-Id", "t-2")]).await, 2);
     assert_eq!(count("/wow/owner/u-7/order/snapshot/count", &[]).await, 3);
+    // Without a header that cannot be read, the client would see all tenants.
+    for (name, values) in [("command-tenant-id", vec!["münchen"]), ("wow-space-id", vec!["a", "b"])]
+    {
+        let mut request =
+            api.request(reqwest::Method::POST, "/wow/order/snapshot/count").json(&all);
+        for value in values {
+            request = request.header(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        assert_eq!(Answer::of(request).await.wrong(), [name]);
+    }
     api.stop().await;
 }
 

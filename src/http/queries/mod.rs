@@ -17,7 +17,7 @@ use crate::events::Flaw;
 use crate::events::json::{JsonObject, Request};
 use crate::events::query::json::{ConditionJson, ProjectionJson, SortJson};
 use crate::events::query::{
-    Condition, Found, MAX_LIST, Page, Projection, Query, QueryError, Scope, Sort, Target,
+    Condition, Found, MAX_LIST, MAX_PAGE, Page, Projection, Query, QueryError, Scope, Sort, Target,
 };
 use crate::http::extract::{Body, Call, ReadScope};
 use crate::http::middleware::RequestPermit;
@@ -70,8 +70,8 @@ pub(super) struct PageRequest {
     #[schema(value_type = Option<i64>, minimum = 1)]
     index: Option<Bounded<1, { i64::MAX }>>,
     /// Its items; 10 by default.
-    #[schema(value_type = Option<i32>, minimum = 1, maximum = 1_000)]
-    size: Option<Limit<{ MAX_LIST as i64 }>>,
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 100)]
+    size: Option<Limit<{ MAX_PAGE as i64 }>>,
 }
 
 impl From<PageRequest> for Page {

@@ -93,5 +93,11 @@ pub const MAX_LIST: u32 = 1_000;
 /// The last document that a page may reach: `index` × `size`.
 pub const MAX_WINDOW: u64 = 10_000;
 
-/// The most fields of a projection or a sort.
+/// The most documents of a page, which is held in memory.
+pub const MAX_PAGE: u32 = 100;
+
+/// The most fields of a projection.
 pub const MAX_FIELDS: usize = 100;
+
+/// The most fields of a sort: MongoDB sorts by one more, the id.
+pub const MAX_SORT: usize = 31;

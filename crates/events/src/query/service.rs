@@ -18,12 +18,13 @@ use super::compile::{Target, filter};
 use super::condition::Condition;
 use super::cursor::Place;
 pub use super::cursor::Unsortable;
+use super::field::FieldName;
 pub use super::plan::Scan;
 use super::plan::{Plans, Shape};
 use super::projection::Projection;
 use super::settings::{QuerySettings, ScanPolicy};
 use super::sort::{Sort, order};
-use super::{MAX_FIELDS, MAX_LIST, MAX_WINDOW};
+use super::{MAX_FIELDS, MAX_LIST, MAX_PAGE, MAX_SORT, MAX_WINDOW};
 use crate::Flaw;
 use crate::context::Context;
 use crate::names::AggregateName;
@@ -388,9 +389,23 @@ impl QueryService {
         if let Err(overlap) = query.projection.check(target) {
             flaws.push(Flaw::new("projection", overlap.to_string()));
         }
-        let counts = [("projection", query.projection.fields().len()), ("sort", query.sort.len())];
-        for (field, _) in counts.into_iter().filter(|(_, count)| *count > MAX_FIELDS) {
-            flaws.push(Flaw::new(field, format!("has more than {MAX_FIELDS} fields")));
+        let projected = query.projection.fields();
+        let sorted: Vec<&FieldName> = query.sort.iter().map(|sort| &sort.field).collect();
+        for (member, fields, most) in
+            [("projection", projected.iter().collect(), MAX_FIELDS), ("sort", sorted, MAX_SORT)]
+        {
+            if fields.len() > most {
+                flaws.push(Flaw::new(member, format!("has more than {most} fields")));
+            }
+            let is_below_id = |field: &&FieldName| {
+                let id = [target.id_field(), "_id"].into_iter();
+                id.filter_map(|id| field.as_str().strip_prefix(id))
+                    .any(|rest| rest.starts_with('.'))
+            };
+            // MongoDB would leave out the id, without which there is no cursor.
+            if let Some(field) = fields.into_iter().find(is_below_id) {
+                flaws.push(Flaw::new(member, format!("has {field}, but an id has no fields")));
+            }
         }
         flaws
     }
@@ -468,8 +483,8 @@ impl Page {
         if index == 0 {
             flaws.push(Flaw::new("page.index", "must be 1 or above: the first page is 1"));
         }
-        if !(1..=u64::from(MAX_LIST)).contains(&size) {
-            flaws.push(Flaw::new("page.size", format!("must be from 1 to {MAX_LIST}")));
+        if !(1..=u64::from(MAX_PAGE)).contains(&size) {
+            flaws.push(Flaw::new("page.size", format!("must be from 1 to {MAX_PAGE}")));
         } else if index.saturating_mul(size) > MAX_WINDOW {
             let detail = format!(
                 "index × size must be at most {MAX_WINDOW}; lists with cursors reach further"
