@@ -200,9 +200,9 @@ fn is_unbounded(stage: &Document) -> bool {
     let Ok(bounds) = stage.get_document("indexBounds") else { return false };
     let is_all = |ranges: &Bson| {
         let mut ranges = ranges.as_array().into_iter().flatten().filter_map(Bson::as_str);
-        ranges.any(|range| {
-            matches!(range, "[MinKey, MaxKey]" | "[MaxKey, MinKey]") || range.contains("\"\", {}")
-        })
+        // Forwards or backwards.
+        let all = ["[MinKey, MaxKey]", "[MaxKey, MinKey]", "[\"\", {})", "({}, \"\"]"];
+        ranges.any(|range| all.contains(&range))
     };
     let mut fields = bounds.iter();
     match fields.next() {
