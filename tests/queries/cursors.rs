@@ -286,7 +286,7 @@ async fn walks_have_their_condition_and_their_fields() {
 
 /// What is written between two parts is found where it belongs, or not at all.
 #[fixture::test]
-async fn a_walk_goes_on_where_it_was_despite_writes() {
+async fn a_walk_continues_where_it_was_despite_writes() {
     let world = World::new().await;
     let queries = world.queries();
     let numbered = |number: i32| doc! { "_id": number, "k": number };

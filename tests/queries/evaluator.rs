@@ -189,7 +189,7 @@ fn compares(comparison: Comparison, value: Option<&Bson>, operand: &Bson) -> boo
     if rank(value) != rank(operand) {
         return false;
     }
-    let is_nan = |value: &Bson| number(value) == Some(Number::NotANumber);
+    let is_nan = |value: &Bson| number(value) == Some(Number::Nan);
     let order = order(value, operand);
     if is_nan(value) != is_nan(operand) {
         return false;
@@ -236,7 +236,7 @@ fn rank(value: &Bson) -> u8 {
 /// A number with all of its digits; variants in their order.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Number {
-    NotANumber,
+    Nan,
     MinusInfinity,
     /// The integer below it, the rest, and whether a decimal is below (-1) the double next to it.
     Finite(i128, f64, i8),
@@ -244,11 +244,11 @@ enum Number {
 }
 
 fn number(value: &Bson) -> Option<Number> {
-    let of_double = |double: f64, beside: i8| match double {
-        _ if double.is_nan() => Number::NotANumber,
+    let of_double = |double: f64, rest: i8| match double {
+        _ if double.is_nan() => Number::Nan,
         f64::INFINITY => Number::Infinity,
         f64::NEG_INFINITY => Number::MinusInfinity,
-        _ => Number::Finite(double.floor() as i128, double - double.floor(), beside),
+        _ => Number::Finite(double.floor() as i128, double - double.floor(), rest),
     };
     Some(match value {
         Bson::Int32(integer) => Number::Finite((*integer).into(), 0.0, 0),

@@ -220,7 +220,7 @@ async fn a_known_plan_does_not_hide_a_scan() {
     }
 }
 
-/// Of snapshots nearly all are not deleted: to test that is no scan.
+/// Of snapshots nearly all are not deleted: to test that costs little.
 #[fixture::test]
 async fn only_the_implied_test_for_deleted_ones_is_free() {
     let world = world().await;

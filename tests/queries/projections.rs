@@ -53,10 +53,8 @@ async fn answers_have_the_fields_of_a_plain_find() {
             let plain: Document =
                 names.iter().map(|name| (stored(name), Bson::Int32(is_included.into()))).collect();
             let fields = names.iter().map(|name| field(name)).collect();
-            let projection = match is_included {
-                true => Projection::Include(fields),
-                false => Projection::Exclude(fields),
-            };
+            let projection =
+                if is_included { Projection::Include(fields) } else { Projection::Exclude(fields) };
             let collection = world.collection(Target::Events);
             let found = collection.find(doc! {}).sort(doc! { "_id": 1 }).projection(plain);
             let expected: Vec<Document> = found.await.unwrap().try_collect().await.unwrap();

@@ -120,7 +120,7 @@ impl Generator {
         document
     }
 
-    /// An id that is no number, but has the number of its document.
+    /// An id that is not a number, but has the number of its document.
     fn unique(&mut self, id: i32) -> Bson {
         match self.0.random_range(0..3) {
             0 => format!("{id}").into(),
