@@ -67,7 +67,8 @@ fn parse_offset(text: &str) -> Option<Offset> {
         _ => return None,
     };
     let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
-    if !parts.iter().all(is_number) || parts.iter().skip(1).any(|part| part.len() != 2) {
+    let is_short = digits.len() <= 2;
+    if !parts.iter().all(is_number) || !(is_short || parts.iter().all(|part| part.len() == 2)) {
         return None;
     }
     let numbers: Vec<i32> = parts.iter().map(|part| part.parse().ok()).collect::<Option<_>>()?;
@@ -119,6 +120,10 @@ mod tests {
             "Mars/Base",
             "08:00",
             "+1:2:3",
+            "+00600000",
+            "-12345",
+            "Etc/Unknown",
+            "+008:0",
             "UTC+é",
         ] {
             assert_eq!(Zone::new(name), Err(UnknownZone), "{name:?}");
