@@ -34,7 +34,11 @@ impl Zone {
         let zone = match (offset, name.as_str()) {
             (Some(offset), _) => TimeZone::fixed(parse_offset(offset).ok_or(UnknownZone)?),
             (None, "Z" | "UTC" | "GMT" | "UT") => TimeZone::UTC,
-            (None, name) => TimeZone::get(name).map_err(|_| UnknownZone)?,
+            // jiff knows a zone Etc/Unknown, with the clock of UTC.
+            (None, name) => match TimeZone::get(name) {
+                Ok(zone) if !zone.is_unknown() => zone,
+                _ => return Err(UnknownZone),
+            },
         };
         Ok(Self { name, zone })
     }
