@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
 mod arbitrary;
+mod conditions;
 mod configuration;
 mod corpus;
 mod globs;

@@ -34,7 +34,11 @@ impl Zone {
         let zone = match (offset, name.as_str()) {
             (Some(offset), _) => TimeZone::fixed(parse_offset(offset).ok_or(UnknownZone)?),
             (None, "Z" | "UTC" | "GMT" | "UT") => TimeZone::UTC,
-            (None, name) => TimeZone::get(name).map_err(|_| UnknownZone)?,
+            // jiff knows a zone Etc/Unknown, with the clock of UTC.
+            (None, name) => match TimeZone::get(name) {
+                Ok(zone) if !zone.is_unknown() => zone,
+                _ => return Err(UnknownZone),
+            },
         };
         Ok(Self { name, zone })
     }
@@ -67,7 +71,8 @@ fn parse_offset(text: &str) -> Option<Offset> {
         _ => return None,
     };
     let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
-    if !parts.iter().all(is_number) || parts.iter().skip(1).any(|part| part.len() != 2) {
+    let is_short = digits.len() <= 2;
+    if !parts.iter().all(is_number) || !(is_short || parts.iter().all(|part| part.len() == 2)) {
         return None;
     }
     let numbers: Vec<i32> = parts.iter().map(|part| part.parse().ok()).collect::<Option<_>>()?;
@@ -119,6 +124,10 @@ mod tests {
             "Mars/Base",
             "08:00",
             "+1:2:3",
+            "+00600000",
+            "-12345",
+            "Etc/Unknown",
+            "+008:0",
             "UTC+é",
         ] {
             assert_eq!(Zone::new(name), Err(UnknownZone), "{name:?}");
