@@ -15,7 +15,7 @@ use futures_util::TryStreamExt;
 use mongodb::{Collection, IndexModel};
 use postrider::context::{Context, ContextSettings};
 use postrider::events::query::{
-    Direction, FieldName, Page, Query, QueryService, QuerySettings, Sort, Target,
+    Direction, FieldName, Page, Query, QueryService, QuerySettings, SortKey, Target,
 };
 use postrider::names::AggregateName;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ async fn pages(
 
         let query = Query {
             condition: FieldName::new("state.status").unwrap().eq(status.as_str()),
-            sort: vec![Sort {
+            sort: vec![SortKey {
                 field: FieldName::new("state.total").unwrap(),
                 direction: Direction::Desc,
             }],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{Bson, Document, bson, doc};
 use postrider::context::{Context, ContextSettings};
 use postrider::events::query::{
-    Condition, Page, Query, QueryError, QueryService, QuerySettings, Sort, Target,
+    Condition, Page, Query, QueryError, QueryService, QuerySettings, SortKey, Target,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -90,7 +90,7 @@ async fn odd_names_of_fields_find_nothing_or_are_refused() {
         for query in [
             query(name.clone().eq("none")),
             query(name.clone().contains("none")),
-            sorted(vec![Sort { field: name.clone(), direction: Default::default() }]),
+            sorted(vec![SortKey { field: name.clone(), direction: Default::default() }]),
             Query {
                 projection: postrider::events::query::Projection::Include(vec![name.clone()]),
                 ..query(Condition::All)
@@ -102,7 +102,7 @@ async fn odd_names_of_fields_find_nothing_or_are_refused() {
         ] {
             match part(&queries, Target::Events, &query, 3, None).await {
                 Ok(_) | Err(QueryError::Refused(_) | QueryError::Invalid(_)) => {}
-                Err(QueryError::Sort(_)) if name.as_str() == "a.0" => {}
+                Err(QueryError::Unsortable(_)) if name.as_str() == "a.0" => {}
                 Err(other) => panic!("{name}: {other:?}"),
             }
         }

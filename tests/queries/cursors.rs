@@ -5,7 +5,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Decimal128, Document, Regex, Timestamp, bson, doc};
 use futures_util::TryStreamExt;
 use postrider::events::query::{
-    Condition, Direction, Page, Projection, Query, QueryError, QueryService, Sort, Target,
+    Condition, Direction, Page, Projection, Query, QueryError, QueryService, SortKey, Target,
 };
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -80,8 +80,8 @@ fn values() -> Vec<Option<Bson>> {
     all
 }
 
-fn by(name: &str, direction: Direction) -> Sort {
-    Sort { field: field(name), direction }
+fn by(name: &str, direction: Direction) -> SortKey {
+    SortKey { field: field(name), direction }
 }
 
 /// All ids by one sorted find.
@@ -354,7 +354,7 @@ async fn what_has_no_order_is_refused_and_never_skipped() {
                 }
                 assert!(after.is_some(), "{odd} was skipped: {direction:?} by {limit}");
             };
-            let QueryError::Sort(unsortable) = error else { panic!("{odd}: {error}") };
+            let QueryError::Unsortable(unsortable) = error else { panic!("{odd}: {error}") };
             assert!(unsortable.to_string().starts_with(&format!("{name} holds ")), "{unsortable}");
         }
         // Pages have no cursors.
@@ -404,14 +404,14 @@ async fn cursors_of_others_are_refused() {
 async fn a_forged_cursor_reaches_nothing_else() {
     use base64::Engine as _;
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-    use postrider::events::query::Scope;
+    use postrider::events::query::QueryScope;
 
     let world = World::new().await;
     let queries = world.queries();
     let documents =
         (0..4).map(|id| doc! { "_id": id, "k": id, "tenantId": if id < 2 { "t" } else { "u" } });
     world.insert(Target::Events, documents).await;
-    let scope = Scope { tenant_id: Some("t".into()), ..Scope::default() };
+    let scope = QueryScope { tenant_id: Some("t".into()), ..QueryScope::default() };
     let query = Query { scope, ..sorted(vec![by("k", Direction::Asc)]) };
     for value in [
         bson!({ "$gt": -1 }),

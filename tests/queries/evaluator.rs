@@ -1,7 +1,7 @@
 //! Conditions evaluated in Rust, by what MongoDB's manual says of its query operators. Nothing here knows
 //! how conditions are compiled.
 //!
-//! - "Comparison/Sort Order": the order of types, within which values are compared; numbers by value.
+//! - "Comparison/SortKey Order": the order of types, within which values are compared; numbers by value.
 //! - "Type bracketing": `$gt` and the like only find values of the operand's type.
 //! - "Query an Array": a test of a field passes if an element or the array as a whole passes; a path
 //!   leads into the documents of arrays, and by a number to one element.

@@ -277,7 +277,7 @@ async fn each_operator_finds_its_events() {
 /// Also what a client writes to reach more than its scope.
 #[fixture::test]
 async fn a_scope_holds_whatever_the_condition_is() {
-    use postrider::events::query::Scope;
+    use postrider::events::query::QueryScope;
 
     let world = snapshots().await;
     let queries = world.queries();
@@ -290,14 +290,14 @@ async fn a_scope_holds_whatever_the_condition_is() {
         json!({ "operator": "NOR", "children": [{ "operator": "TENANT_ID", "value": "t" }] }),
     ] {
         for (scope, own) in [
-            (Scope { tenant_id: Some("t".into()), ..Scope::default() }, "a"),
-            (Scope { owner_id: Some("o".into()), ..Scope::default() }, "a"),
-            (Scope { space_id: Some("s".into()), ..Scope::default() }, "c"),
+            (QueryScope { tenant_id: Some("t".into()), ..QueryScope::default() }, "a"),
+            (QueryScope { owner_id: Some("o".into()), ..QueryScope::default() }, "a"),
+            (QueryScope { space_id: Some("s".into()), ..QueryScope::default() }, "c"),
             (
-                Scope {
+                QueryScope {
                     tenant_id: Some("t".into()),
                     space_id: Some("s".into()),
-                    ..Scope::default()
+                    ..QueryScope::default()
                 },
                 "-",
             ),

@@ -2,7 +2,7 @@
 
 use bson::{Bson, doc};
 use postrider::events::query::{
-    Condition, Direction, Page, Paged, Query, QueryError, QueryService, Sort, Target,
+    Condition, Direction, Page, Paged, Query, QueryError, QueryService, SortKey, Target,
 };
 use serde_json::json;
 
@@ -23,7 +23,7 @@ async fn paged(queries: &QueryService, query: &Query, index: u64, size: u64) -> 
 }
 
 fn by_k(direction: Direction) -> Query {
-    sorted(vec![Sort { field: field("k"), direction }])
+    sorted(vec![SortKey { field: field("k"), direction }])
 }
 
 #[fixture::test]
@@ -138,7 +138,10 @@ async fn all_flaws_of_a_query_are_named_at_once() {
     let wrong = Query {
         projection: Projection::Include(names(&["a", "b", "a.x"])),
         sort: (0..101)
-            .map(|number| Sort { field: field(&format!("f{number}")), direction: Direction::Asc })
+            .map(|number| SortKey {
+                field: field(&format!("f{number}")),
+                direction: Direction::Asc,
+            })
             .collect(),
         ..query(Condition::And(vec![Condition::Or(Vec::new()), field("f").contains("\0")]))
     };

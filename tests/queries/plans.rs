@@ -4,8 +4,8 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use postrider::context::CollectionKind;
 use postrider::events::query::{
-    Condition, Direction, Page, Query, QueryError, QueryService, QuerySettings, ScanPolicy, Scope,
-    Sort, Target,
+    Condition, Direction, Page, Query, QueryError, QueryScope, QueryService, QuerySettings,
+    ScanPolicy, SortKey, Target,
 };
 use serde_json::{Value, json};
 
@@ -35,8 +35,8 @@ async fn world() -> World {
     world
 }
 
-fn by(name: &str, direction: Direction) -> Sort {
-    Sort { field: field(name), direction }
+fn by(name: &str, direction: Direction) -> SortKey {
+    SortKey { field: field(name), direction }
 }
 
 /// Whether a query is refused as a scan, whichever call it is of.
@@ -158,7 +158,7 @@ async fn own_indexes_serve_ids_tenants_and_owners_only() {
     };
     let by_id =
         |operator: &str, id: &str| query(condition(json!({ "operator": operator, "value": id })));
-    let scope = Scope { tenant_id: Some("t".into()), ..Scope::default() };
+    let scope = QueryScope { tenant_id: Some("t".into()), ..QueryScope::default() };
     let scoped = |query: Query| Query { scope: scope.clone(), ..query };
     let total = query(Condition::All);
     for target in [Target::Events, Target::Snapshots] {

@@ -3,7 +3,7 @@
 use bson::{Bson, Document, bson, doc};
 use futures_util::TryStreamExt;
 use postrider::events::query::{
-    Condition, Direction, Page, Projection, Query, QueryError, Sort, Target,
+    Condition, Direction, Page, Projection, Query, QueryError, SortKey, Target,
 };
 
 use crate::world::{World, field, order, part, query};
@@ -58,7 +58,7 @@ async fn answers_have_the_fields_of_a_plain_find() {
             let collection = world.collection(Target::Events);
             let found = collection.find(doc! {}).sort(doc! { "_id": 1 }).projection(plain);
             let expected: Vec<Document> = found.await.unwrap().try_collect().await.unwrap();
-            let sort = Sort { field: field("k"), direction: Direction::Asc };
+            let sort = SortKey { field: field("k"), direction: Direction::Asc };
             let query = Query { projection, sort: vec![sort], ..query(Condition::All) };
 
             let (listed, _) = part(&queries, Target::Events, &query, 100, None).await.unwrap();

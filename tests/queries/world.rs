@@ -6,7 +6,7 @@ use mongodb::{Client, Collection};
 use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::EventStore;
 use postrider::events::query::{
-    Condition, FieldName, Found, Query, QueryError, QueryService, QuerySettings, Sort, Target,
+    Condition, FieldName, Found, Query, QueryError, QueryService, QuerySettings, SortKey, Target,
 };
 use postrider::names::AggregateName;
 use postrider::snapshot::SnapshotStore;
@@ -87,7 +87,7 @@ pub fn query(condition: Condition) -> Query {
 }
 
 /// All of events, or snapshots, in an order.
-pub fn sorted(sort: Vec<Sort>) -> Query {
+pub fn sorted(sort: Vec<SortKey>) -> Query {
     Query { sort, ..query(Condition::All) }
 }
 

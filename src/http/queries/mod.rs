@@ -17,7 +17,8 @@ use crate::events::Flaw;
 use crate::events::json::{JsonObject, Request};
 use crate::events::query::json::{ConditionJson, ProjectionJson, SortJson};
 use crate::events::query::{
-    Condition, Found, MAX_LIST, MAX_PAGE, Page, Projection, Query, QueryError, Scope, Sort, Target,
+    Condition, Found, MAX_LIST, MAX_PAGE, Page, Projection, Query, QueryError, QueryScope, SortKey,
+    Target,
 };
 use crate::http::extract::{Body, Call, ReadScope};
 use crate::http::middleware::RequestPermit;
@@ -114,14 +115,14 @@ pub(super) fn query_of(
     condition: Option<ConditionJson>,
     projection: Option<ProjectionJson>,
     sort: Option<Vec<SortJson>>,
-    scope: Scope,
+    scope: QueryScope,
 ) -> Result<Query, Problem> {
     let condition = condition.map_or(Ok(Condition::All), |json| json.read("condition"));
     let projection = projection.map_or(Ok(Projection::All), |json| json.read("projection"));
     Ok(Query {
         condition: condition.map_err(Problem::invalid)?,
         projection: projection.map_err(|flaw| Problem::invalid(vec![flaw]))?,
-        sort: sort.into_iter().flatten().map(Sort::from).collect(),
+        sort: sort.into_iter().flatten().map(SortKey::from).collect(),
         is_total: true,
         scope,
     })
@@ -260,7 +261,7 @@ async fn query(
     permit: RequestPermit,
 ) -> Result<Response, Problem> {
     let QueryRequest { condition, projection, sort, limit, after, page } = body;
-    let scope = Scope { tenant_id: call.query.tenant_id, ..Scope::default() };
+    let scope = QueryScope { tenant_id: call.query.tenant_id, ..QueryScope::default() };
     let query = query_of(condition, projection, sort, scope)?;
     let name = &call.path.name;
     if let Some(page) = page {
@@ -305,7 +306,7 @@ async fn count(
     target: Target,
     body: CountRequest,
 ) -> Result<Json<CountAnswer>, Problem> {
-    let scope = Scope { tenant_id: call.query.tenant_id, ..Scope::default() };
+    let scope = QueryScope { tenant_id: call.query.tenant_id, ..QueryScope::default() };
     let query = query_of(body.condition, None, None, scope)?;
     let count = call.state.queries()?.count(target, &call.path.name, &query).await?;
     Ok(Json(CountAnswer { count }))
@@ -319,7 +320,7 @@ impl From<QueryError> for Problem {
             QueryError::Scan(_) | QueryError::NoTextIndex { .. } | QueryError::Refused(_) => {
                 Self::wrong("condition", detail)
             }
-            QueryError::Sort(unsortable) => Self::wrong("sort", unsortable.to_string()),
+            QueryError::Unsortable(unsortable) => Self::wrong("sort", unsortable.to_string()),
             QueryError::Timeout { .. } => Self::unavailable(detail),
             QueryError::Decode(_) => Self::fault(&error),
             QueryError::Store(error) => error.into(),

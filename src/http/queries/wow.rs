@@ -17,7 +17,7 @@ use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request};
 use crate::events::query::json::{ConditionJson, NewerMember, ProjectionJson, SortJson};
 use crate::events::query::{
-    FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, Scope, Target,
+    FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, QueryScope, Target,
 };
 use crate::http::extract::{Body, Call, ReadScope};
 use crate::http::middleware::RequestPermit;
@@ -122,7 +122,7 @@ type WowCall = Call<ReadScope, WowPath>;
 /// # Errors
 ///
 /// A header that is there twice, or is not ASCII: without it a client would see what others have.
-fn scope(path: &WowPath, headers: &HeaderMap) -> Result<Scope, Problem> {
+fn scope(path: &WowPath, headers: &HeaderMap) -> Result<QueryScope, Problem> {
     let header = |name: &str| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -137,7 +137,7 @@ fn scope(path: &WowPath, headers: &HeaderMap) -> Result<Scope, Problem> {
         }
     };
     let (tenant, owner) = (header("command-tenant-id")?, header("command-owner-id")?);
-    Ok(Scope {
+    Ok(QueryScope {
         tenant_id: path.tenant_id.clone().or(tenant),
         owner_id: path.owner_id.clone().or(owner),
         space_id: header("wow-space-id")?,

@@ -71,9 +71,9 @@ pub use condition::{Comparison, Condition, DeletionState, Test, TextTest};
 pub use date::{DateForm, DateTest};
 pub use field::{FieldName, InvalidField};
 pub use projection::Projection;
-pub use service::{Found, Page, Paged, Query, QueryError, QueryService, Scope};
+pub use service::{Found, Page, Paged, Query, QueryError, QueryScope, QueryService};
 pub use settings::{QuerySettings, ScanPolicy};
-pub use sort::{Direction, Sort};
+pub use sort::{Direction, SortKey};
 
 /// The most conditions in one, children included.
 pub const MAX_NODES: usize = 64;

@@ -23,7 +23,7 @@ pub use super::plan::Scan;
 use super::plan::{Plans, Shape};
 use super::projection::Projection;
 use super::settings::{QuerySettings, ScanPolicy};
-use super::sort::{Sort, order};
+use super::sort::{SortKey, order};
 use super::{MAX_FIELDS, MAX_LIST, MAX_PAGE, MAX_SORT, MAX_WINDOW};
 use crate::Flaw;
 use crate::context::Context;
@@ -54,17 +54,17 @@ pub struct Query {
     /// The fields of the answers.
     pub projection: Projection,
     /// The order, from its first field on.
-    pub sort: Vec<Sort>,
+    pub sort: Vec<SortKey>,
     /// Whether the id ends the order, so that lists have cursors, and no document is on two pages; by
     /// default. Without it an index on the fields of the order is enough.
     pub is_total: bool,
     /// Whose documents only.
-    pub scope: Scope,
+    pub scope: QueryScope,
 }
 
 /// Whose documents a query may find, whatever its condition is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
+pub struct QueryScope {
     /// Of this tenant.
     pub tenant_id: Option<String>,
     /// Of this owner.
@@ -80,7 +80,7 @@ impl Default for Query {
             projection: Projection::All,
             sort: Vec::new(),
             is_total: true,
-            scope: Scope::default(),
+            scope: QueryScope::default(),
         }
     }
 }
@@ -136,7 +136,7 @@ pub enum QueryError {
     },
     /// The documents cannot be sorted so.
     #[error("sort: {0}")]
-    Sort(#[from] Unsortable),
+    Unsortable(#[from] Unsortable),
     /// It took longer than [`QuerySettings::timeout`].
     #[error(
         "the query took longer than {limit:?} (queries.timeout); a condition on an indexed field makes it faster"
@@ -181,7 +181,7 @@ impl QueryService {
     ///
     /// # Errors
     ///
-    /// [`QueryError`]; later as items, then also [`QueryError::Sort`].
+    /// [`QueryError`]; later as items, then also [`QueryError::Unsortable`].
     pub async fn list(
         &self,
         target: Target,
@@ -501,7 +501,7 @@ fn refuse(flaws: Vec<Flaw>) -> Result<(), QueryError> {
 
 fn filter_of(query: &Query, target: Target) -> Document {
     let filter = filter(&query.condition, target, Timestamp::now());
-    let Scope { tenant_id, owner_id, space_id } = &query.scope;
+    let QueryScope { tenant_id, owner_id, space_id } = &query.scope;
     let scope = [("tenantId", tenant_id), ("ownerId", owner_id), ("spaceId", space_id)];
     let mut all: Vec<Document> = scope
         .into_iter()

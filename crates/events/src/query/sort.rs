@@ -8,7 +8,7 @@ use super::field::FieldName;
 /// A field that a query sorts by. Values of different kinds sort as in MongoDB: null and absent,
 /// numbers, texts, documents, binaries, ids, booleans, times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sort {
+pub struct SortKey {
     /// The field.
     pub field: FieldName,
     /// Its direction.
@@ -37,9 +37,9 @@ impl Direction {
 }
 
 /// The order of a query with the stored names of its fields; the last one is `_id` if it must be total.
-pub(super) fn order(sort: &[Sort], target: Target, is_total: bool) -> Document {
+pub(super) fn order(sort: &[SortKey], target: Target, is_total: bool) -> Document {
     let mut order = Document::new();
-    for Sort { field, direction } in sort {
+    for SortKey { field, direction } in sort {
         order.entry(target.stored(field).to_owned()).or_insert(direction.sign().into());
     }
     if is_total {

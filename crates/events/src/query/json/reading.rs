@@ -14,7 +14,7 @@ use crate::query::condition::{Comparison, Condition, DeletionState, Test, TextTe
 use crate::query::date::{DateForm, DatePattern, DateTest};
 use crate::query::field::FieldName;
 use crate::query::projection::Projection;
-use crate::query::sort::{Direction, Sort};
+use crate::query::sort::{Direction, SortKey};
 use crate::query::zone::Zone;
 
 impl ConditionJson {
@@ -416,7 +416,7 @@ impl ProjectionJson {
     }
 }
 
-impl From<SortJson> for Sort {
+impl From<SortJson> for SortKey {
     fn from(SortJson { field, direction }: SortJson) -> Self {
         Self { field, direction: direction.unwrap_or(Direction::Asc) }
     }

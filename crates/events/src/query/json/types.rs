@@ -139,7 +139,7 @@ pub struct ProjectionJson {
 /// A field to sort by.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(as = Sort)]
+#[schema(as = SortKey)]
 pub struct SortJson {
     /// The field.
     #[schema(value_type = String, example = "state.total")]

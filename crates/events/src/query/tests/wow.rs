@@ -10,7 +10,7 @@ use crate::Flaw;
 use crate::json::{Form, parse as parse_json, read};
 use crate::query::Target;
 use crate::query::json::{ConditionJson, ProjectionJson, SortJson};
-use crate::query::sort::{Sort, order};
+use crate::query::sort::{SortKey, order};
 
 const FIXTURES: &str = include_str!("../fixtures/wow-operators.json");
 
@@ -254,7 +254,7 @@ fn projections_and_orders_are_those_of_wow() {
             Value::Null => Vec::new(),
             list => list.as_array().unwrap().iter().map(member).collect(),
         };
-        let sort: Vec<Sort> = sort.into_iter().map(Sort::from).collect();
+        let sort: Vec<SortKey> = sort.into_iter().map(SortKey::from).collect();
         let projection = projection.read("projection");
         if name == "list_include_and_exclude" {
             let detail = "has include and exclude; keep one of the two";
