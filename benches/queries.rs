@@ -126,31 +126,31 @@ async fn pages(
     }
 }
 
-/// Lists of a thousand, one after the other: the driver's `find`, and NDJSON, in turn.
+/// Lists of a thousand, one after the other by their cursors: the driver's `find`, and NDJSON, in turn.
 async fn lists(snapshots: &Collection<Document>, http: &Http) {
+    let path = "/v1/aggregates/order/snapshots/query";
     let (mut bare, mut lines) = (Vec::new(), Vec::new());
-    let mut after = String::new();
+    let (mut last, mut body) = (String::new(), json!({ "limit": LIST }));
     for _ in 0..60 {
         let started = Instant::now();
-        let filter = doc! { "deleted": false, "_id": { "$gt": &after } };
+        let filter = doc! { "deleted": false, "_id": { "$gt": &last } };
         let found = snapshots.find(filter).sort(doc! { "_id": 1 }).limit(LIST).await.unwrap();
         let mut found = pin!(found);
-        let (mut documents, mut last) = (0, String::new());
+        let mut documents = 0;
         while let Some(document) = found.try_next().await.unwrap() {
             documents += 1;
             last = document.get_str("_id").unwrap().to_owned();
         }
         bare.push(documents as f64 / started.elapsed().as_secs_f64());
 
-        let condition = json!({ "operator": "GT", "field": "aggregateId", "value": after });
-        let body = json!({ "condition": condition, "limit": LIST });
         let started = Instant::now();
-        let text =
-            http.post("/v1/aggregates/order/snapshots/query", &body, "application/x-ndjson").await;
+        let text = http.post(path, &body, "application/x-ndjson").await;
         lines.push(documents as f64 / started.elapsed().as_secs_f64());
         assert_eq!(text.lines().count(), documents);
         assert!(text.lines().last().unwrap().contains(&last));
-        after = last;
+        let answer: Value =
+            serde_json::from_str(&http.post(path, &body, "application/json").await).unwrap();
+        body["after"] = answer["next"].clone();
     }
     let (bare, lines) = (support::median(&mut bare), support::median(&mut lines));
     println!("\n{:<44} {:>8} {:>8}", "a list of 1,000", "docs/s", "ratio");
