@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 use proptest::prelude::*;
 
 use super::{TARGETS, arbitrary, check, filter_at, flaws, parse, valid};
-use crate::query::{Condition, raw};
+use crate::query::{Condition, Test, raw};
 
 /// The operators that stand where a field could, and those that test a field.
 const COMBINE: [&str; 3] = ["$and", "$or", "$nor"];
@@ -25,20 +25,17 @@ const TEST: [&str; 13] = [
 ];
 
 /// Names what MongoDB would take for an operator, and the compiler does not write.
-fn unknown_operator(filter: &Document, allows_raw: bool) -> Option<String> {
-    let is_known = |name: &str, known: &[&str]| {
-        known.contains(&name) || (allows_raw && raw::OPERATORS.contains(&name))
-    };
+fn unknown_operator(filter: &Document) -> Option<String> {
     let within = |value: &Bson| match value {
-        Bson::Document(inner) => unknown_operator(inner, allows_raw),
+        Bson::Document(inner) => unknown_operator(inner),
         other => Some(other.to_string()),
     };
     filter.iter().find_map(|(name, value)| match value {
-        Bson::Array(all) if is_known(name, &COMBINE) => all.iter().find_map(within),
+        Bson::Array(all) if COMBINE.contains(&name.as_str()) => all.iter().find_map(within),
         Bson::Document(search) if name == "$text" => {
             (!search.keys().eq(["$search"])).then(|| search.to_string())
         }
-        _ if name.starts_with('$') && !is_known(name, &[]) => Some(name.clone()),
+        _ if name.starts_with('$') => Some(name.clone()),
         Bson::Document(tests) if tests.keys().next().is_some_and(|name| name.starts_with('$')) => {
             tests.iter().find_map(|(name, operand)| match name.as_str() {
                 "$elemMatch" => within(operand),
@@ -47,23 +44,55 @@ fn unknown_operator(filter: &Document, allows_raw: bool) -> Option<String> {
                     let first = item.as_document()?.keys().next()?;
                     first.starts_with('$').then(|| first.clone())
                 }),
-                name => (!is_known(name, &TEST)).then(|| name.to_owned()),
+                name => (!TEST.contains(&name)).then(|| name.to_owned()),
             })
         }
-        Bson::Document(_) if allows_raw => None,
         Bson::RegularExpression(_) => Some(name.clone()),
         _ => None,
     })
 }
 
-fn has_raw(condition: &Condition) -> bool {
-    matches!(condition, Condition::Raw(_)) || condition.children().iter().any(has_raw)
+/// The condition with ALL in place of RAW, whose filters are judged by themselves.
+fn without_raw(condition: &Condition, raw: &mut Vec<Document>) -> Condition {
+    let mut all = |children: &[Condition]| {
+        children.iter().map(|child| without_raw(child, raw)).collect::<Vec<_>>()
+    };
+    match condition {
+        Condition::And(children) => Condition::And(all(children)),
+        Condition::Or(children) => Condition::Or(all(children)),
+        Condition::Nor(children) => Condition::Nor(all(children)),
+        Condition::Field(field, Test::ElemMatch(child)) => {
+            field.clone().elem_match(without_raw(child, raw))
+        }
+        Condition::Raw(filter) => {
+            raw.push(filter.clone());
+            Condition::All
+        }
+        other => other.clone(),
+    }
+}
+
+/// Whether a document has no names but those of fields and of the operators that RAW may have.
+fn is_allowed(value: &Bson) -> bool {
+    match value {
+        Bson::Document(document) => document.iter().all(|(name, value)| {
+            (!name.starts_with('$') || raw::OPERATORS.contains(&name.as_str())) && is_allowed(value)
+        }),
+        Bson::Array(items) => items.iter().all(is_allowed),
+        Bson::JavaScriptCode(_) | Bson::JavaScriptCodeWithScope(_) => false,
+        _ => true,
+    }
 }
 
 fn assert_known(condition: &Condition) -> Result<(), TestCaseError> {
+    let mut raw = Vec::new();
+    let other = without_raw(condition, &mut raw);
     for target in TARGETS {
-        let filter = filter_at(condition, target, super::NOW);
-        prop_assert_eq!(unknown_operator(&filter, has_raw(condition)), None, "{}", filter);
+        let filter = filter_at(&other, target, super::NOW);
+        prop_assert_eq!(unknown_operator(&filter), None, "{}", filter);
+    }
+    for filter in raw {
+        prop_assert!(is_allowed(&filter.clone().into()), "{}", filter);
     }
     Ok(())
 }
