@@ -19,7 +19,7 @@ async fn schema_commands_affect_only_the_named_collections() {
 
     let unclaimed = format!("database {} is no context's, should be that of", home.name);
     assert_eq!(before.stdout.matches(&unclaimed).count(), 1, "{before}");
-    assert_eq!(before.stdout.lines().count(), 1 + 5 + 2 * (5 + 4) + 2, "{before}");
+    assert_eq!(before.stdout.lines().count(), 1 + 5 + 2 * (5 + 5) + 2, "{before}");
     let lines = [
         format!("database {} is now the context's\n", home.name),
         "created collection cart_snapshot\n".into(),
