@@ -276,8 +276,13 @@ async fn a_query_is_answered_soon_after_its_index_exists() {
 
     world.create_index(Target::Events, doc! { "x": 1, "t": 1, "_id": 1 }).await;
 
-    eventually("the scan is forgotten", || async {
-        !is_scan(&queries, Target::Events, &query).await
+    // Each shape is forgotten by itself: a count has no order.
+    eventually("the scan of a list is forgotten", || async {
+        part(&queries, Target::Events, &query, 10, None).await.is_ok()
+    })
+    .await;
+    eventually("the scan of a count is forgotten", || async {
+        queries.count(Target::Events, &order(), &query).await.is_ok()
     })
     .await;
 }
