@@ -41,18 +41,22 @@ async fn names(outbox: &TestOutbox) -> Vec<String> {
 async fn a_restarted_instance_takes_over_its_partitions_and_leases() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = with(queue.settings(&outbox), &LONG_TIMES);
+    let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
+    let through_proxy = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
+    let mut killed = Postrider::start(&with(through_proxy, &LONG_TIMES));
+    killed.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
+    outbox.insert([record("before", "k")]).await;
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    to_broker.hold_answers(true);
     outbox.insert(backlog(2_000, 100)).await;
-    let mut killed = Postrider::start(&settings);
-    eventually("the first deliveries", async || outbox.count(doc! { "status": "done" }).await > 50)
-        .await;
+    eventually("leases", async || leased(&outbox).await > 0).await;
     killed.signal(Signal::KILL);
     killed.until_ended(PROMPT_LIMIT).await;
-    assert!(leased(&outbox).await > 0, "it was killed under way");
 
     let mut next = Postrider::start(&settings);
 
-    outbox.until_count(doc! { "status": "done" }, 2_000).await;
-    queue.ids(2_000).await;
+    outbox.until_count(doc! { "status": "done" }, 2_001).await;
+    queue.ids(2_001).await;
     assert_eq!(instances(&outbox).await.len(), 1, "the predecessor's document is gone");
     let repeated = outbox.count(doc! { "attempt": 2 }).await;
     let crashed = outbox.count(doc! { "leaseCrashes": 1, "attempt": 2 }).await;
@@ -158,15 +162,19 @@ async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let short = ["relay.lease=10m", "partitions.stale_after=3s", "partitions.heartbeat=500ms"];
     let settings = with(queue.settings(&outbox), &short);
-    let mut killed = Postrider::start(&named(&settings, "one"));
+    let to_broker = FaultProxy::to_address(address(&amqp_uri())).await;
+    let through_proxy = queue.settings_at(&outbox, &amqp_uri_at(&to_broker.address().to_string()));
+    let mut killed = Postrider::start(&named(&with(through_proxy, &short), "one"));
     let owned = "postrider_partitions_owned";
     killed.until_metric(owned, |owned| owned == 256.0).await;
+    killed.until_metric("postrider_sink_up{sink=\"rabbit\"}", |up| up == 1.0).await;
+    let owner = instances(&outbox).await[0].get("_id").unwrap().clone();
     let mut other = Postrider::start(&named(&settings, "two"));
     other.until_metric(owned, |owned| owned == 128.0).await;
+    to_broker.hold_answers(true);
     outbox.insert(backlog(3_000, 100)).await;
-    eventually("the first deliveries", async || outbox.count(doc! { "status": "done" }).await > 50)
-        .await;
-
+    let held = doc! { "status": "pending", "leaseOwner": owner };
+    eventually("leases", async || outbox.count(held.clone()).await > 0).await;
     killed.signal(Signal::KILL);
     killed.until_ended(PROMPT_LIMIT).await;
 
