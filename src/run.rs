@@ -52,6 +52,9 @@ pub use error::RunError;
 /// Name of a part, for the error when it ends on its own.
 const LANE: &str = "a lane of the event store";
 
+/// Name of a part, for the error when it ends on its own.
+const SEQUENCER: &str = "the sequencer of the feed";
+
 /// Interval of histogram upkeep if no client scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -184,6 +187,7 @@ async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<
         () = stop.cancelled() => Ok(()),
         _ = &mut instance.beating => Err(RunError::Uninvited("the heartbeat")),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
+        () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
     };
     // (No records are drained: there is time.)
     instance.leave(Instant::now() + SHUTDOWN_GRACE).await;
@@ -220,6 +224,7 @@ async fn relay(
         _ = &mut coordinating => Err(RunError::Uninvited("the assignment of partitions")),
         replaced = until_replaced(&mut instance.name_keeper) => Err(RunError::Replaced(replaced)),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
+        () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = follow(follower, health, stop) => {

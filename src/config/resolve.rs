@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use postrider_events::context::ContextSettings;
+use postrider_events::feed::FeedConfig;
 use postrider_events::query::QuerySettings;
 use postrider_outbox::ids::SinkName;
 use postrider_outbox::schema::options::SchemaOptions;
@@ -59,6 +60,8 @@ pub struct Resolved {
     pub context: ContextSettings,
     /// The limits of queries.
     pub queries: QuerySettings,
+    /// The feed, where this process may assign its positions.
+    pub feed: Option<FeedConfig>,
     /// The HTTP API and its tokens, where this process serves it.
     pub api: Option<(ApiConfig, Tokens)>,
     /// The address of the ops server.
@@ -127,6 +130,8 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
     if let Err(detail) = listen_host(&config.ops.listen) {
         rules.wrong("ops.listen", detail);
     }
+    let detail = "needs the event store; set events.enabled = true, or feed.enabled = false";
+    rules.require(!config.feed.enabled || config.events.enabled, "feed.enabled", detail);
     let api = config
         .api
         .enabled
@@ -160,6 +165,7 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
         events_enabled: config.events.enabled && config.api.enabled,
         context,
         queries: config.queries.clone(),
+        feed: config.feed.enabled.then(|| config.feed.clone()),
         api,
         ops_listen: config.ops.listen.clone(),
         warnings: warnings(config),
@@ -289,6 +295,7 @@ fn context(
         prepare: own("prepare.database", &config.prepare.database),
         request_ids: config.events.request_id_unique,
         auto_init_schema: config.outbox.auto_init_schema,
+        feed: config.feed.enabled,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use postrider_events::config::{DatabaseConfig, EventsConfig};
+use postrider_events::feed::FeedConfig;
 use postrider_events::query::QuerySettings;
 use postrider_outbox::config::OutboxConfig;
 use postrider_relay::partition::config::PartitionsConfig;
@@ -53,6 +54,8 @@ pub struct Config {
     pub prepare: DatabaseConfig,
     /// Queries of events and snapshots (docs/queries.md).
     pub queries: QuerySettings,
+    /// The feed over all event streams (docs/feed.md).
+    pub feed: FeedConfig,
     /// The HTTP API (docs/http.md).
     pub api: ApiConfig,
 }

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventStore;
+use crate::events::feed::Feed;
 use crate::events::query::QueryService;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
@@ -50,6 +51,8 @@ pub struct Services {
     pub events: Option<EventStore>,
     /// Queries of the event store.
     pub queries: Option<QueryService>,
+    /// The feed, where it is enabled.
+    pub feed: Option<Feed>,
     /// Wakes the relay of this process for records that are enqueued here.
     pub wake: Option<Wakeup>,
 }

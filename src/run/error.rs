@@ -47,6 +47,12 @@ pub enum RunError {
          of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
     )]
     Standalone,
+    /// The feed is not possible on a sharded cluster.
+    #[error(
+        "feed.enabled = true: MongoDB is a sharded cluster, on which events have no common order; set \
+         feed.enabled = false, or use a replica set"
+    )]
+    ShardedFeed,
     /// A database of the append path belongs to another context.
     #[error("the append path can't use its databases")]
     Context(#[source] SchemaError),

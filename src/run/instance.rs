@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 use crate::change_stream::Follower;
 use crate::config::Resolved;
 use crate::events::EventStore;
+use crate::events::feed::{Feed, FeedConfig};
 use crate::events::query::QueryService;
 use crate::http::Services;
 use crate::ids::InstanceId;
@@ -44,6 +45,9 @@ pub(super) struct Instance {
     /// The outbox, for heartbeats, leases and names.
     protocol: Collections,
     pub(super) events: Option<EventStore>,
+    feed: Option<Feed>,
+    /// Assigns the positions of the feed.
+    pub(super) sequencing: Sequencing,
     wakeup: Wakeup,
     name: Option<HeldName>,
     /// Answers whether the holder of the name is alive.
@@ -64,6 +68,8 @@ impl Instance {
         stop: &CancellationToken,
     ) -> Self {
         let Prepared { collections, protocol, context, name } = prepared;
+        let feed = plan.feed.is_some().then(|| Feed::new(context.clone()));
+        let sequencing = Sequencing::start(feed.as_ref().zip(plan.feed.as_ref()));
         let wakeup = Wakeup::default();
         let events = plan
             .events_enabled
@@ -87,6 +93,8 @@ impl Instance {
             collections,
             protocol,
             events,
+            feed,
+            sequencing,
             wakeup,
             name,
             name_keeper,
@@ -107,6 +115,7 @@ impl Instance {
                 .events
                 .as_ref()
                 .map(|events| QueryService::new(events.context().clone(), plan.queries.clone())),
+            feed: self.feed.clone(),
             wake: plan.relay.enabled.then(|| self.wakeup.clone()),
         }
     }
@@ -151,9 +160,47 @@ impl Instance {
     }
 
     /// Removes this instance's document. A failure does not fail the shutdown.
-    pub(super) async fn leave(&self, deadline: Instant) {
+    pub(super) async fn leave(&mut self, deadline: Instant) {
+        self.sequencing.stop(deadline).await;
         if let Err(error) = self.heartbeat.leave(deadline).await {
             warn!(error = chain(&error), "this instance was not signed off: it will go stale");
+        }
+    }
+}
+
+/// The sequencer of the feed, if this instance has one.
+pub(super) struct Sequencing {
+    stop: CancellationToken,
+    task: Option<AbortOnDropHandle<()>>,
+}
+
+impl Sequencing {
+    fn start(feed: Option<(&Feed, &FeedConfig)>) -> Self {
+        let stop = CancellationToken::new();
+        let task = feed.map(|(feed, settings)| {
+            let running = feed.sequencer(settings.clone()).run(stop.clone());
+            AbortOnDropHandle::new(tokio::spawn(running))
+        });
+        Self { stop, task }
+    }
+
+    /// Resolves when it has ended by a panic; never without one.
+    pub(super) async fn ended(&mut self) {
+        match &mut self.task {
+            // Its only other end is the stop.
+            Some(task) => drop(task.await),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends it, so that another process can take its place at once.
+    async fn stop(&mut self, deadline: Instant) {
+        self.stop.cancel();
+        if let Some(task) = &mut self.task
+            && !task.is_finished()
+        {
+            // (Without an answer of MongoDB its lease ends later.)
+            let _ = tokio::time::timeout_at(deadline.into(), task).await;
         }
     }
 }

@@ -67,7 +67,10 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
             Ok((client, topology, _)) => {
                 let collections = Collections::new(client, &plan.database, &plan.prefix);
                 return match topology {
-                    Topology::Standalone if plan.events_enabled => Err(RunError::Standalone),
+                    Topology::Standalone if plan.events_enabled || plan.feed.is_some() => {
+                        Err(RunError::Standalone)
+                    }
+                    Topology::Sharded if plan.feed.is_some() => Err(RunError::ShardedFeed),
                     Topology::Standalone => {
                         warn!(
                             "MongoDB is a standalone server: what an application writes there beside a \

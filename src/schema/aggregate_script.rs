@@ -20,9 +20,9 @@ pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[
         Some(_) => "  ofRequests[requestIds],".to_owned(),
         None => index_entry("", index),
     };
-    let entries = |kind| lines(indexes(kind, RequestIds::default()).into_iter().map(entry));
+    let entries = |kind| lines(indexes(kind, RequestIds::default(), false).into_iter().map(entry));
     let requests = [RequestIds::Aggregate, RequestIds::Global].into_iter().flat_map(|mode| {
-        let of_requests = indexes(CollectionKind::Events, mode).into_iter();
+        let of_requests = indexes(CollectionKind::Events, mode, false).into_iter();
         let of_requests = of_requests.filter(|index| index.rival.is_some());
         of_requests.map(move |index| index_entry(&format!("{}: ", word(mode)), index))
     });

@@ -34,6 +34,7 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
         #[cfg(feature = "kafka")]
         crate::sink::kafka::statistics::DESCRIPTIONS.as_slice(),
         events::metrics::DESCRIPTIONS.as_slice(),
+        events::feed::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
     ]
     .concat()

@@ -237,6 +237,10 @@ impl Lane {
 
     fn on_committed(&mut self, group: &mut Vec<QueuedAppend>, writes: &[(usize, Place)]) {
         debug!(appends = writes.len(), "committed appends");
+        let commits = self.parts.context.commits();
+        if commits.is_active() {
+            commits.report(writes.iter().map(|(at, place)| group[*at].append.committed(*place)));
+        }
         for ((_, place), queued) in writes.iter().zip(take(group, writes)) {
             let Place { version, create_time } = *place;
             let latest = LatestVersion { version, create_time };

@@ -18,17 +18,21 @@
 //! | `unit_of_work`, `unit_run` | the user's own writes, appends and records in one transaction |
 //! | [`stream`], `records` | the two kinds of documents |
 //! | [`load`] | reads |
+//! | [`feed`] | one position for each event of the context, and reads in their order |
+//! | `commits` | reports of commits, to the feed in the same process |
 //! | `json` | the JSON form, of HTTP and of `postrider append` |
 //!
 //! Two unique indexes guard an aggregate: of its versions, and of its requests. The version cache only
 //! saves reads.
 
 pub mod append;
+mod commits;
 pub mod config;
 pub mod context;
 mod decide;
 mod document;
 pub mod error;
+pub mod feed;
 mod integer;
 #[cfg(feature = "json")]
 pub mod json;

@@ -6,6 +6,7 @@ use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use uuid::Uuid;
 
 use crate::append::{Append, Appended, Expected, NewEvent};
+use crate::commits::CommittedAppend;
 use crate::document::append_text;
 use crate::error::Flaw;
 use crate::names::{self, AggregateKey, MAX_ID_CHARS};
@@ -126,6 +127,17 @@ impl PreparedAppend {
             create_time: place.create_time,
             records: record_ids(&self.id, size),
             replayed: false,
+        }
+    }
+
+    /// The report that a majority has the append at this place.
+    pub(crate) fn committed(&self, place: Place) -> CommittedAppend {
+        CommittedAppend {
+            aggregate: self.aggregate(),
+            id: Bson::String(self.id.to_string()),
+            version: place.version,
+            create_time: place.create_time,
+            events: i64::try_from(self.append.events.len()).unwrap_or(i64::MAX),
         }
     }
 

@@ -31,6 +31,17 @@ const EVENTS: [Index; 4] = [
     plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's events."]),
 ];
 
+/// `feed.enabled`.
+pub(crate) const POSITION: Index = Index {
+    name: "position_1_createTime_1",
+    keys: &[Ascending("position"), Ascending("createTime")],
+    serves: &[
+        "The feed: events in the order of their positions; and appends without a position, by",
+        "createTime, for its audits.",
+    ],
+    ..Index::PLAIN
+};
+
 /// `events.request_id_unique = "aggregate"`.
 const REQUEST_IN_AGGREGATE: Index = Index {
     name: "aggregateId_1_requestId_1",
@@ -113,7 +124,11 @@ const fn plain(
 }
 
 /// The indexes of a collection of this kind, in the order of their creation.
-pub fn indexes(kind: CollectionKind, request_ids: RequestIds) -> Vec<&'static Index> {
+pub fn indexes(
+    kind: CollectionKind,
+    request_ids: RequestIds,
+    has_feed: bool,
+) -> Vec<&'static Index> {
     let request = match request_ids {
         RequestIds::Aggregate => &REQUEST_IN_AGGREGATE,
         RequestIds::Global => &REQUEST_ANYWHERE,
@@ -121,7 +136,8 @@ pub fn indexes(kind: CollectionKind, request_ids: RequestIds) -> Vec<&'static In
     match kind {
         CollectionKind::Events => {
             let [shard, version, tenant, owner] = &EVENTS;
-            vec![shard, version, request, tenant, owner]
+            let position = has_feed.then_some(&POSITION);
+            [shard, version, request, tenant, owner].into_iter().chain(position).collect()
         }
         CollectionKind::Snapshots => SNAPSHOTS.iter().collect(),
         CollectionKind::Prepare => PREPARE.iter().collect(),
@@ -134,8 +150,22 @@ pub(crate) fn layout(
     kind: CollectionKind,
     name: &str,
     request_ids: RequestIds,
+    has_feed: bool,
 ) -> Layout {
-    let indexes = indexes(kind, request_ids);
+    one(database, kind, name, indexes(kind, request_ids, has_feed))
+}
+
+/// The index of positions alone.
+pub(crate) fn position_layout(database: Database, name: &str) -> Layout {
+    one(database, CollectionKind::Events, name, vec![&POSITION])
+}
+
+fn one(
+    database: Database,
+    kind: CollectionKind,
+    name: &str,
+    indexes: Vec<&'static Index>,
+) -> Layout {
     let part = CollectionLayout { name: kind.collection(name), options: Document::new(), indexes };
     // None of them has a retention.
     Layout { database, parts: vec![part], retention: 0, elsewhere: kind.setting() }
@@ -153,7 +183,7 @@ mod tests {
                 // `_id` is unique by itself.
                 CollectionKind::Snapshots | CollectionKind::Prepare => "_id",
             };
-            let indexes = indexes(kind, RequestIds::Aggregate);
+            let indexes = indexes(kind, RequestIds::Aggregate, true);
 
             for index in indexes.iter().filter(|index| index.unique) {
                 assert_eq!(index.keys[0].field(), shard_key, "{}", index.name);
@@ -161,14 +191,15 @@ mod tests {
             let hashed = [Hashed(shard_key)];
             assert!(indexes.iter().any(|index| index.keys == hashed), "{kind:?}");
         }
-        let global = indexes(CollectionKind::Events, RequestIds::Global);
+        let global = indexes(CollectionKind::Events, RequestIds::Global, true);
         assert!(global.iter().any(|index| index.unique && index.keys[0].field() == "requestId"));
     }
 
     #[test]
     fn indexes_have_the_names_that_mongodb_would_give() {
         for request_ids in [RequestIds::Aggregate, RequestIds::Global] {
-            for index in CollectionKind::ALL.into_iter().flat_map(|kind| indexes(kind, request_ids))
+            for index in
+                CollectionKind::ALL.into_iter().flat_map(|kind| indexes(kind, request_ids, true))
             {
                 let words = index.key().into_iter().map(|(field, order)| match order.as_str() {
                     Some(order) => format!("{field}_{order}"),

@@ -15,6 +15,7 @@ pub(crate) mod fields {
     pub(crate) const VERSION: &str = "version";
     pub(crate) const CREATE_TIME: &str = "createTime";
     pub(crate) const SIZE: &str = "size";
+    pub(crate) const POSITION: &str = "position";
 }
 
 /// One append as it is stored: the events of one command in one aggregate.
@@ -61,6 +62,10 @@ pub struct EventStream {
     pub header: Document,
     /// The number of events.
     pub size: i64,
+    /// The position of the last event in the feed, once it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "json", schema(nullable = false))]
+    pub position: Option<i64>,
     /// The events.
     pub body: Vec<Event>,
 }

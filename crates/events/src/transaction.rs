@@ -198,22 +198,31 @@ fn by_name<'a>(appends: &[(&'a PreparedAppend, Place)]) -> Vec<(&'a AggregateNam
     names
 }
 
+/// Commits a transaction of appends, and retries while the outcome is unknown.
+pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
+    failpoint::hit("events::before_commit");
+    let outcome = commit_any(session, "commit an append").await;
+    if matches!(outcome, TransactionOutcome::Committed) {
+        failpoint::hit("events::after_commit");
+    }
+    outcome
+}
+
 /// Commits, and retries while the outcome is unknown.
 ///
 /// A commit that failed may leave the transaction open on the server: the driver sends no
 /// `abortTransaction` after a `commitTransaction`.
-pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
-    failpoint::hit("events::before_commit");
+pub(crate) async fn commit_any(
+    session: &mut ClientSession,
+    action: &'static str,
+) -> TransactionOutcome {
     let began = Instant::now();
     loop {
         let committing = async { session.commit_transaction().await };
         // Longer than the server's limit, so that its error arrives first.
         let limit = limits::BATCH_TIMEOUT * 2;
-        let error = match within("commit an append", limit, committing).await {
-            Ok(()) => {
-                failpoint::hit("events::after_commit");
-                return TransactionOutcome::Committed;
-            }
+        let error = match within(action, limit, committing).await {
+            Ok(()) => return TransactionOutcome::Committed,
             Err(error) => error,
         };
         if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT)
@@ -231,7 +240,7 @@ pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
 }
 
 /// Aborts an open transaction. A dropped session does so too, but the caller would be answered before.
-pub(super) async fn abort(session: &mut ClientSession) {
+pub(crate) async fn abort(session: &mut ClientSession) {
     let aborting = session.abort_transaction();
     if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
         debug!(error = chain(&error), "a transaction was not aborted");
@@ -244,7 +253,7 @@ pub(super) async fn abort(session: &mut ClientSession) {
 /// some errors (91, 11600) the driver selects the server again only at its next heartbeat, so this
 /// tries for [`END_TIMEOUT`]; without success `open_session` is kept. A user needs no privilege to
 /// kill a session of their own.
-pub(super) async fn end(open_session: &mut Option<ClientSession>) {
+pub(crate) async fn end(open_session: &mut Option<ClientSession>) {
     let Some(session) = open_session else { return };
     let admin = session.client().database("admin");
     let killing = async {
@@ -274,12 +283,12 @@ fn again_or_failed(error: StoreError) -> TransactionOutcome {
 }
 
 /// Whether another transaction may succeed after this error.
-pub(super) fn is_retryable(error: &StoreError) -> bool {
+pub(crate) fn is_retryable(error: &StoreError) -> bool {
     has_label(error, TRANSIENT_TRANSACTION_ERROR) || !error.is_permanent()
 }
 
 /// The pause after this many failures.
-pub(super) fn backoff(failures: u32) -> Duration {
+pub(crate) fn backoff(failures: u32) -> Duration {
     let longest = (BACKOFF_RANGE.0 * 2_u32.saturating_pow(failures)).min(BACKOFF_RANGE.1);
     longest.mul_f64(rand::random_range(0.0..1.0))
 }

@@ -305,8 +305,11 @@ impl UnitOfWork {
         self.session
     }
 
-    /// Wakes the relay for the committed records.
+    /// Reports the committed appends, and wakes the relay for the records.
     pub(super) fn wake(&mut self) {
+        let placed = self.appends.iter();
+        let placed = placed.filter_map(|given| Some(given.append.committed(given.place?)));
+        self.parts.context.commits().report(placed);
         let Some(wake) = &self.parts.wake else { return };
         for hint in self.wakes.drain(..) {
             match hint {

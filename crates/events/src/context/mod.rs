@@ -18,9 +18,10 @@ use postrider_store::schema::{Applied, Difference, Layout, SchemaError};
 
 pub use kind::{CollectionKind, RequestIds};
 
+use crate::commits::CommitReports;
 use crate::context::guard::DatabaseGuard;
 use crate::context::single_flight::SingleFlight;
-use crate::schema::layout;
+use crate::schema::{layout, position_layout};
 
 /// The settings of a context.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct ContextSettings {
     pub request_ids: RequestIds,
     /// Whether missing collections and indexes are created; else they must exist.
     pub auto_init_schema: bool,
+    /// Whether there is a feed: each collection of event streams has an index of positions.
+    pub feed: bool,
 }
 
 impl ContextSettings {
@@ -49,6 +52,7 @@ impl ContextSettings {
             prepare: database.to_owned(),
             request_ids: RequestIds::default(),
             auto_init_schema: true,
+            feed: false,
         }
     }
 
@@ -69,12 +73,21 @@ pub struct Context {
     settings: Arc<ContextSettings>,
     /// The collections that are known to be complete.
     ready: Arc<SingleFlight<(CollectionKind, String)>>,
+    /// The collections that are known to have the index of positions.
+    with_positions: Arc<SingleFlight<String>>,
+    commits: Arc<CommitReports>,
 }
 
 impl Context {
     /// The context on this deployment. Sends nothing.
     pub fn new(client: Client, settings: ContextSettings) -> Self {
-        Self { client, settings: Arc::new(settings), ready: Arc::default() }
+        Self {
+            client,
+            settings: Arc::new(settings),
+            ready: Arc::default(),
+            with_positions: Arc::default(),
+            commits: Arc::default(),
+        }
     }
 
     /// The client, for sessions.
@@ -114,13 +127,40 @@ impl Context {
     ) -> Result<Collection<Document>, SchemaError> {
         let making = async {
             if self.settings.auto_init_schema {
-                return self.apply(kind, name).await.map(drop);
+                return self.apply_layout(kind, &self.guarding_layout(kind, name)).await.map(drop);
             }
-            let differences = self.verify(kind, name).await?;
+            let differences = self.verify_layout(kind, &self.guarding_layout(kind, name)).await?;
             if differences.is_empty() { Ok(()) } else { Err(differs(kind, name, &differences)) }
         };
         self.ready.run(&(kind, name.to_owned()), making).await?;
         Ok(self.collection(kind, name))
+    }
+
+    /// Makes sure that a collection of event streams has the index of positions, which the feed needs and
+    /// no append waits for.
+    ///
+    /// # Errors
+    ///
+    /// As [`ready`](Self::ready).
+    pub(crate) async fn feed_ready(&self, name: &str) -> Result<(), SchemaError> {
+        let making = async {
+            let layout = position_layout(self.database(CollectionKind::Events), name);
+            if self.settings.auto_init_schema {
+                return layout.apply().await.map(drop);
+            }
+            let differences = layout.verify().await?;
+            if differences.is_empty() {
+                Ok(())
+            } else {
+                Err(differs(CollectionKind::Events, name, &differences))
+            }
+        };
+        self.with_positions.run(&name.to_owned(), making).await
+    }
+
+    /// What this process commits.
+    pub(crate) fn commits(&self) -> &CommitReports {
+        &self.commits
     }
 
     /// Whether the collection is known to be ready.
@@ -135,8 +175,16 @@ impl Context {
     ///
     /// As [`ready`](Self::ready).
     pub async fn apply(&self, kind: CollectionKind, name: &str) -> Result<Applied, SchemaError> {
+        self.apply_layout(kind, &self.layout(kind, name)).await
+    }
+
+    async fn apply_layout(
+        &self,
+        kind: CollectionKind,
+        layout: &Layout,
+    ) -> Result<Applied, SchemaError> {
         let claimed = self.guard_of(self.settings.database(kind)).claim().await?;
-        let applied = self.layout(kind, name).apply().await?;
+        let applied = layout.apply().await?;
         Ok(Applied { claimed, ..applied })
     }
 
@@ -150,8 +198,16 @@ impl Context {
         kind: CollectionKind,
         name: &str,
     ) -> Result<Vec<Difference>, SchemaError> {
+        self.verify_layout(kind, &self.layout(kind, name)).await
+    }
+
+    async fn verify_layout(
+        &self,
+        kind: CollectionKind,
+        layout: &Layout,
+    ) -> Result<Vec<Difference>, SchemaError> {
         let unclaimed = self.guard_of(self.settings.database(kind)).verify().await?;
-        let differences = self.layout(kind, name).verify().await?;
+        let differences = layout.verify().await?;
         Ok(unclaimed.into_iter().chain(differences).collect())
     }
 
@@ -181,8 +237,14 @@ impl Context {
         }
     }
 
+    /// All of a collection.
     fn layout(&self, kind: CollectionKind, name: &str) -> Layout {
-        layout(self.database(kind), kind, name, self.settings.request_ids)
+        layout(self.database(kind), kind, name, self.settings.request_ids, self.settings.feed)
+    }
+
+    /// What a writer waits for: without the index of positions, which may take long on a large collection.
+    fn guarding_layout(&self, kind: CollectionKind, name: &str) -> Layout {
+        layout(self.database(kind), kind, name, self.settings.request_ids, false)
     }
 }
 

@@ -1,0 +1,201 @@
+//! One transaction: the next positions of a batch of appends, and the head.
+
+use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
+use bson::{Bson, Document};
+use mongodb::ClientSession;
+use postrider_store::{StoreError, failpoint, limits, within};
+
+use crate::commits::CommittedAppend;
+use crate::context::{CollectionKind, Context};
+use crate::feed::state::{FeedState, StateStore};
+use crate::names::AggregateName;
+use crate::stream::fields::{ID, POSITION};
+use crate::transaction::{TransactionOutcome, abort, begin, commit_any, is_retryable};
+
+const ACTION: &str = "assign positions";
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(super) enum Assigned {
+    /// A majority has it; the head is this.
+    All(i64),
+    /// Nothing was assigned: the head, its id or its owner has changed.
+    StateChanged,
+    /// Nothing was assigned: one of the appends has a position, or is gone.
+    StreamsChanged,
+    /// Nothing was assigned, and a retry may succeed.
+    Again(StoreError),
+    /// Whether it was assigned is not known.
+    Unknown(StoreError),
+}
+
+/// Assigns the positions after the head of `state`, in the order of the batch: all of them, or none.
+///
+/// Three conditions hold in the transaction itself, whatever the caller knows: the head is that of
+/// `state`, `owner` has the right to move it, and no append of the batch has a position.
+pub(super) async fn assign(
+    context: &Context,
+    store: &StateStore,
+    owner: &str,
+    state: &FeedState,
+    batch: &[CommittedAppend],
+    open_session: &mut Option<ClientSession>,
+) -> Assigned {
+    let mut session = match begin(context, open_session).await {
+        Ok(session) => session,
+        Err(error) => return again_or_unknown(error),
+    };
+    let filled = fill(&mut session, context, store, owner, state, batch).await;
+    let outcome = match filled {
+        Ok(Filled::All(head)) => {
+            failpoint::hit("feed::before_commit");
+            match commit_any(&mut session, ACTION).await {
+                TransactionOutcome::Committed => {
+                    failpoint::hit("feed::after_commit");
+                    return Assigned::All(head);
+                }
+                TransactionOutcome::Again(error) | TransactionOutcome::Failed(error) => {
+                    Assigned::Again(error)
+                }
+                TransactionOutcome::Unknown(error) => Assigned::Unknown(error),
+                // A commit refuses no append.
+                TransactionOutcome::Refused { .. } => Assigned::StreamsChanged,
+            }
+        }
+        Ok(Filled::StateChanged) => {
+            abort(&mut session).await;
+            Assigned::StateChanged
+        }
+        Ok(Filled::StreamsChanged) => {
+            abort(&mut session).await;
+            Assigned::StreamsChanged
+        }
+        Err(error) => {
+            abort(&mut session).await;
+            again_or_unknown(error)
+        }
+    };
+    *open_session = Some(session);
+    outcome
+}
+
+/// What the statements of the transaction have found.
+enum Filled {
+    All(i64),
+    StateChanged,
+    StreamsChanged,
+}
+
+async fn fill(
+    session: &mut ClientSession,
+    context: &Context,
+    store: &StateStore,
+    owner: &str,
+    state: &FeedState,
+    batch: &[CommittedAppend],
+) -> Result<Filled, StoreError> {
+    let (positions, head) = positions(state.head, batch);
+    // First: of two sequencers, one meets a write conflict here and has written nothing.
+    let advancing = store.advance(session, owner, state, head);
+    if !within(ACTION, limits::BATCH_TIMEOUT, advancing).await? {
+        return Ok(Filled::StateChanged);
+    }
+    let database = context.database(CollectionKind::Events);
+    for (name, members) in by_name(batch) {
+        let mut statements = RawArrayBuf::new();
+        for at in &members {
+            statements.push(statement(&batch[*at].id, positions[*at])?);
+        }
+        let mut command = RawDocumentBuf::new();
+        command.append(cstr!("update"), CollectionKind::Events.collection(name.as_str()));
+        command.append(cstr!("updates"), statements);
+        let updating = async { database.run_raw_command(command).session(&mut *session).await };
+        let answer = within(ACTION, limits::BATCH_TIMEOUT, updating).await?;
+        if modified(&answer)? != members.len() {
+            return Ok(Filled::StreamsChanged);
+        }
+    }
+    Ok(Filled::All(head))
+}
+
+/// The position of each append's last event, and the head behind them.
+fn positions(head: i64, batch: &[CommittedAppend]) -> (Vec<i64>, i64) {
+    let last = batch.iter().scan(head, |last, append| {
+        *last += append.events;
+        Some(*last)
+    });
+    let positions: Vec<i64> = last.collect();
+    let head = positions.last().copied().unwrap_or(head);
+    (positions, head)
+}
+
+fn statement(id: &Bson, position: i64) -> Result<RawDocumentBuf, StoreError> {
+    let wrong = |error: bson::error::Error| StoreError::Answer {
+        action: ACTION,
+        detail: error.to_string(),
+    };
+    let mut missing = RawDocumentBuf::new();
+    missing.append(cstr!("$exists"), false);
+    let mut filter = RawDocumentBuf::new();
+    filter.append(cstr!("_id"), RawBson::try_from(id.clone()).map_err(wrong)?);
+    filter.append(cstr!("position"), missing);
+    let mut fields = RawDocumentBuf::new();
+    fields.append(cstr!("position"), position);
+    let mut update = RawDocumentBuf::new();
+    update.append(cstr!("$set"), fields);
+    let mut statement = RawDocumentBuf::new();
+    statement.append(cstr!("q"), filter);
+    statement.append(cstr!("u"), update);
+    debug_assert_eq!((ID, POSITION), ("_id", "position"));
+    Ok(statement)
+}
+
+fn modified(answer: &Document) -> Result<usize, StoreError> {
+    let wrong = |detail: String| StoreError::Answer { action: ACTION, detail };
+    if let Some(error) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
+        return Err(wrong(error.to_string()));
+    }
+    let modified = answer.get_i32("nModified").map_err(|error| wrong(error.to_string()))?;
+    Ok(usize::try_from(modified).unwrap_or(0))
+}
+
+/// The indexes of the appends of each name, in their order.
+fn by_name(batch: &[CommittedAppend]) -> Vec<(&AggregateName, Vec<usize>)> {
+    let mut names: Vec<(&AggregateName, Vec<usize>)> = Vec::new();
+    for (at, append) in batch.iter().enumerate() {
+        let name = &append.aggregate.0;
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, members)) => members.push(at),
+            None => names.push((name, vec![at])),
+        }
+    }
+    names
+}
+
+fn again_or_unknown(error: StoreError) -> Assigned {
+    // A permanent error is one too: the sequencer reports it, and tries again later.
+    if is_retryable(&error) { Assigned::Again(error) } else { Assigned::Unknown(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::AggregateId;
+
+    #[test]
+    fn position_of_an_append_is_that_of_its_last_event() {
+        let append = |events| CommittedAppend {
+            aggregate: (AggregateName::new("order").unwrap(), AggregateId::new("1").unwrap()),
+            id: Bson::Null,
+            version: 1,
+            create_time: 0,
+            events,
+        };
+
+        assert_eq!(
+            positions(7, &[append(1), append(3), append(0), append(2)]),
+            (vec![8, 11, 11, 13], 13)
+        );
+        assert_eq!(positions(7, &[]), (vec![], 7));
+    }
+}

@@ -1,0 +1,66 @@
+//! Reads of what the sequencer must know of a stream document.
+
+use bson::raw::RawDocument;
+use bson::{Bson, Document, doc};
+
+use crate::commits::CommittedAppend;
+use crate::integer::integral;
+use crate::names::{AggregateId, AggregateName};
+use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, ID, POSITION, VERSION};
+
+/// The number of events, computed from the document itself: `size` is what a program has written.
+const EVENTS: &str = "events";
+
+/// What a stream document says about its place in the feed.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct FoundStream {
+    pub(super) append: CommittedAppend,
+    pub(super) position: Option<i64>,
+}
+
+/// The fields of a stream document that the sequencer reads.
+pub(super) fn projection() -> Document {
+    doc! {
+        ID: 1,
+        AGGREGATE_ID: 1,
+        VERSION: 1,
+        CREATE_TIME: 1,
+        POSITION: 1,
+        EVENTS: count_of("$body"),
+    }
+}
+
+/// The same fields of the document at `path` in a change event.
+pub(super) fn projection_at(path: &str) -> Document {
+    let at = |field: &str| format!("{path}.{field}");
+    doc! {
+        ID: at(ID),
+        AGGREGATE_ID: at(AGGREGATE_ID),
+        VERSION: at(VERSION),
+        CREATE_TIME: at(CREATE_TIME),
+        POSITION: at(POSITION),
+        EVENTS: count_of(&at("body")),
+    }
+}
+
+fn count_of(body: &str) -> Document {
+    doc! { "$cond": [{ "$isArray": body }, { "$size": body }, 0] }
+}
+
+/// Reads a document of the [`projection`]. `None`: it has no aggregate or version, so no place in any
+/// stream.
+pub(super) fn read(name: &AggregateName, found: &RawDocument) -> Option<FoundStream> {
+    let number = |field| {
+        let value = found.get(field).ok().flatten()?;
+        integral(&Bson::try_from(value).ok()?)
+    };
+    let id = AggregateId::new(found.get_str(AGGREGATE_ID).ok()?).ok()?;
+    let append = CommittedAppend {
+        aggregate: (name.clone(), id),
+        id: Bson::try_from(found.get(ID).ok().flatten()?).ok()?,
+        version: number(VERSION)?,
+        create_time: number(CREATE_TIME).unwrap_or(0),
+        events: number(EVENTS).unwrap_or(0),
+    };
+    Some(FoundStream { append, position: number(POSITION) })
+}

@@ -1,0 +1,93 @@
+//! Metrics of the feed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use metrics::{Counter, Gauge, counter, gauge};
+use postrider_store::metric::Description;
+
+/// The last position.
+pub const HEAD: &str = "postrider_feed_head";
+/// Whether this process assigns positions.
+pub const OWNER: &str = "postrider_feed_owner";
+/// Appends that got positions, by who reported them.
+pub const SEQUENCED: &str = "postrider_feed_appends_total";
+/// Age of the oldest append that waits for a position.
+pub const LAG_SECONDS: &str = "postrider_feed_lag_seconds";
+/// Streams that get no further positions, by reason.
+pub const HELD: &str = "postrider_feed_streams_held";
+/// Whether the change stream of the feed is open.
+pub const CHANGE_STREAM_UP: &str = "postrider_feed_change_stream_up";
+
+/// The descriptions of these metrics.
+pub const DESCRIPTIONS: [Description; 6] = [
+    Description::gauge(HEAD, "The last position of the feed, in the process that assigns them."),
+    Description::gauge(OWNER, "1 in the process that assigns positions, else 0."),
+    Description::counter(
+        SEQUENCED,
+        "Appends that got positions, by source: report (of an append or the change stream), scan \
+         (from before them), or audit (what no report has brought).",
+    ),
+    Description::gauge(
+        LAG_SECONDS,
+        "Age of the oldest append that is known to wait for a position.",
+    )
+    .in_seconds(),
+    Description::gauge(
+        HELD,
+        "What gets no position, by reason: streams with a missing version, invalid documents, and \
+         collections without the index.",
+    ),
+    Description::gauge(CHANGE_STREAM_UP, "1 while the feed follows the event streams, else 0."),
+];
+
+/// Who reported an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// An append of this process, or the change stream.
+    Report,
+    /// A scan of what was committed before reports came.
+    Scan,
+    /// A later scan: no report has brought it.
+    Audit,
+}
+
+const SOURCES: [&str; 3] = ["report", "scan", "audit"];
+
+/// One handle for each series.
+pub(super) struct FeedMetrics {
+    pub(super) head: Gauge,
+    pub(super) owner: Gauge,
+    sequenced: [Counter; SOURCES.len()],
+    pub(super) lag: Gauge,
+    pub(super) gaps: Gauge,
+    pub(super) invalid: Gauge,
+    pub(super) unusable: Gauge,
+    pub(super) change_stream_up: Gauge,
+}
+
+impl FeedMetrics {
+    /// Registers all series.
+    pub(super) fn new() -> Self {
+        Self {
+            head: gauge!(HEAD),
+            owner: gauge!(OWNER),
+            sequenced: SOURCES.map(|source| counter!(SEQUENCED, "source" => source)),
+            lag: gauge!(LAG_SECONDS),
+            gaps: gauge!(HELD, "reason" => "missing_version"),
+            invalid: gauge!(HELD, "reason" => "invalid_document"),
+            unusable: gauge!(HELD, "reason" => "no_index"),
+            change_stream_up: gauge!(CHANGE_STREAM_UP),
+        }
+    }
+
+    pub(super) fn sequenced(&self, source: Source, count: usize) {
+        self.sequenced[source as usize].increment(u64::try_from(count).unwrap_or(0));
+    }
+
+    /// The age of an append of this time, by this machine's clock.
+    pub(super) fn waits_since(&self, create_time: Option<i64>) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let age = create_time.map_or(0.0, |time| now.as_secs_f64() - time as f64 / 1_000.0);
+        self.lag.set(age.max(0.0));
+    }
+}

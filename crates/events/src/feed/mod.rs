@@ -1,0 +1,56 @@
+//! The feed: one position for each event of a context, and reads in their order.
+//!
+//! ```text
+//!  append ── committed ──▶ reports (of this process: commits; of all: change stream) ─┐
+//!                          scan of what has no position ──────────────────────────────┤
+//!                                                                                      ▼
+//!                     one transaction: position of each append, head ◀── plan: behind its predecessor
+//!                                                                                      │
+//!  readers ◀── one snapshot: events up to the head ◀────────────────────────────────────┘
+//! ```
+//!
+//! **Why no reader skips an event.** A position is assigned after the commit, and the head moves in the
+//! same transaction, from the value that it has read. So positions up to the head are complete, whatever
+//! was committed late: an event without a position is behind the head, and gets a later one. A reader
+//! reads the head and the events in one snapshot.
+//!
+//! What has no position is found by its state, never by a cursor. So appends of other programs, of older
+//! releases and from before the feed was enabled get positions too.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `state` | the document of the feed: id, head, owner |
+//! | [`sequencer`] | assigns positions, in one process at a time |
+//! | `planner` | which appends are next; pure |
+//! | `lookup`, `found` | reads of predecessors |
+//! | `assign` | the transaction |
+//! | `follow`, `audit`, `scan` | what is reported to the sequencer, and what it finds |
+//! | `collections`, `highest` | the event streams and their index |
+//! | [`reader`], `page` | pages, waiting, a stream |
+//! | [`filter`] | which events a reader wants |
+
+mod assign;
+mod audit;
+mod collections;
+mod error;
+pub mod filter;
+mod follow;
+mod found;
+mod highest;
+mod lookup;
+pub mod metrics;
+mod page;
+mod planner;
+pub mod reader;
+mod scan;
+pub mod sequencer;
+pub mod settings;
+mod state;
+
+pub use error::FeedError;
+pub use filter::FeedFilter;
+pub use page::{FeedEvent, FeedPage};
+pub use reader::Feed;
+pub use sequencer::Sequencer;
+pub use settings::FeedConfig;
+pub use state::FeedState;

@@ -1,0 +1,170 @@
+//! The document of the feed: its id, its head, and who may move it.
+//!
+//! `postrider_feed` has one document, `{_id: "feed", feed, head, names, owner, ownedUntil}`. Every
+//! transaction that assigns positions moves `head` from the value that it has read, so two sequencers
+//! can never assign the same position. The owner's lease only avoids useless work.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::options::ReturnDocument;
+use mongodb::{ClientSession, Collection};
+use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
+use uuid::Uuid;
+
+use crate::context::{CollectionKind, Context};
+use crate::integer::integral;
+use crate::names::AggregateName;
+
+/// The collection.
+pub const COLLECTION: &str = "postrider_feed";
+
+/// The document's id.
+const ID: &str = "feed";
+
+/// How long an owner may be silent before another process takes its place.
+pub(super) const LEASE: Duration = Duration::from_secs(10);
+
+pub(super) mod fields {
+    pub(crate) const FEED: &str = "feed";
+    pub(crate) const HEAD: &str = "head";
+    pub(crate) const NAMES: &str = "names";
+    pub(crate) const OWNER: &str = "owner";
+    pub(crate) const OWNED_UNTIL: &str = "ownedUntil";
+}
+
+use fields::{FEED, HEAD, NAMES, OWNED_UNTIL, OWNER};
+
+/// What the document says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeedState {
+    /// Identifies the positions: after a restore they name other events, under another id.
+    pub feed: String,
+    /// The last position.
+    pub head: i64,
+    /// The aggregate names whose streams may have positions.
+    pub names: Vec<AggregateName>,
+    /// The process that assigns positions; it may be gone.
+    pub owner: Option<String>,
+}
+
+/// The filter of the document.
+pub(super) fn filter() -> Document {
+    doc! { "_id": ID }
+}
+
+/// Reads the document.
+pub(super) fn read(found: &Document) -> FeedState {
+    let names = found.get_array(NAMES).into_iter().flatten();
+    FeedState {
+        feed: found.get_str(FEED).unwrap_or_default().to_owned(),
+        head: found.get(HEAD).and_then(integral).unwrap_or(0),
+        names: names.filter_map(|name| AggregateName::new(name.as_str()?).ok()).collect(),
+        owner: found.get_str(OWNER).ok().map(str::to_owned),
+    }
+}
+
+/// The document of a context.
+#[derive(Clone, Debug)]
+pub(super) struct StateStore {
+    collection: Collection<Document>,
+}
+
+impl StateStore {
+    pub(super) fn new(context: &Context) -> Self {
+        let database = context.database(CollectionKind::Events);
+        Self { collection: connect::collection(&database, COLLECTION) }
+    }
+
+    /// Reads it from a majority.
+    pub(super) async fn load(&self) -> Result<Option<FeedState>, StoreError> {
+        let finding = self.collection.find_one(filter());
+        let found = within("read the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.as_ref().map(read))
+    }
+
+    /// Creates it, unless it exists.
+    pub(super) async fn create(&self, head: i64) -> Result<(), StoreError> {
+        let mut document = filter();
+        document.extend(doc! { FEED: Uuid::new_v4().to_string(), HEAD: head, NAMES: [] });
+        let inserting = self.collection.insert_one(document);
+        match within("create the feed", limits::BATCH_TIMEOUT, inserting).await {
+            Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Takes or renews the right to assign positions; `None` while another process has it.
+    pub(super) async fn own(&self, owner: &str) -> Result<Option<FeedState>, StoreError> {
+        let mut free = filter();
+        free.insert(
+            "$or",
+            vec![
+                doc! { OWNER: owner },
+                doc! { OWNED_UNTIL: null },
+                doc! { "$expr": { "$lte": [format!("${OWNED_UNTIL}"), "$$NOW"] } },
+            ],
+        );
+        let update = vec![doc! { "$set": { OWNER: owner, OWNED_UNTIL: until() } }];
+        let taking = self
+            .collection
+            .find_one_and_update(free, update)
+            .return_document(ReturnDocument::After);
+        let found = within("own the feed", limits::BATCH_TIMEOUT, taking).await?;
+        Ok(found.as_ref().map(read))
+    }
+
+    /// Gives the right up, so that another process does not wait for the end of the lease.
+    pub(super) async fn disown(&self, owner: &str) -> Result<(), StoreError> {
+        let mut ours = filter();
+        ours.insert(OWNER, owner);
+        let update = doc! { "$unset": { OWNED_UNTIL: "" } };
+        let leaving = self.collection.update_one(ours, update);
+        within("leave the feed to others", limits::BATCH_TIMEOUT, leaving).await.map(drop)
+    }
+
+    /// Adds a name, before any of its streams gets a position: readers read the names of the document.
+    pub(super) async fn add_names(&self, names: &[AggregateName]) -> Result<(), StoreError> {
+        let names: Vec<&str> = names.iter().map(AggregateName::as_str).collect();
+        let update = doc! { "$addToSet": { NAMES: { "$each": names } } };
+        let adding = self.collection.update_one(filter(), update);
+        within("add an aggregate name to the feed", limits::BATCH_TIMEOUT, adding).await.map(drop)
+    }
+
+    /// Changes the id of the feed, and moves the head to `head` where it is below.
+    pub(super) async fn renew(&self, head: i64) -> Result<Option<FeedState>, StoreError> {
+        let update = vec![doc! { "$set": {
+            FEED: Uuid::new_v4().to_string(),
+            HEAD: { "$max": [format!("${HEAD}"), head] },
+        } }];
+        let renewing = self
+            .collection
+            .find_one_and_update(filter(), update)
+            .return_document(ReturnDocument::After);
+        let found = within("renew the feed", limits::BATCH_TIMEOUT, renewing).await?;
+        Ok(found.as_ref().map(read))
+    }
+
+    /// Moves the head in a transaction, from the state that the owner knows. `false`: it has changed.
+    pub(super) async fn advance(
+        &self,
+        session: &mut ClientSession,
+        owner: &str,
+        from: &FeedState,
+        head: i64,
+    ) -> mongodb::error::Result<bool> {
+        let mut known = filter();
+        known.extend(doc! { OWNER: owner, FEED: &from.feed, HEAD: from.head });
+        let update = vec![doc! { "$set": { HEAD: head, OWNED_UNTIL: until() } }];
+        // (A transaction has one write concern, that of its commit.)
+        let database = self.collection.client().database(&self.collection.namespace().db);
+        let collection = database.collection::<Document>(COLLECTION);
+        let moved = collection.update_one(known, update).session(session).await?;
+        Ok(moved.matched_count == 1)
+    }
+}
+
+fn until() -> Document {
+    let lease = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
+    doc! { "$add": ["$$NOW", lease] }
+}
