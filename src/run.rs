@@ -79,7 +79,10 @@ pub async fn run(
     let blocked = BlockedKeys::default();
     let serving = ops.serve(health.clone(), metrics.clone(), blocked.clone());
     let api = match &plan.api {
-        Some((api, tokens)) => Some(ApiServer::bind(api, tokens.clone(), stop.clone()).await?),
+        Some((api, tokens)) => {
+            let readers = plan.feed.as_ref().map_or(0, |feed| feed.max_readers);
+            Some(ApiServer::bind(api, tokens.clone(), readers, stop.clone()).await?)
+        }
         None => None,
     };
     if let Some(api) = &api {

@@ -51,20 +51,22 @@ pub async fn probe(plan: &Resolved) -> Vec<Finding> {
         ),
     });
     if let Some((api, tokens)) = &plan.api {
-        findings.push(match ApiServer::bind(api, tokens.clone(), CancellationToken::new()).await {
-            Ok(server) => Finding::good("api.listen", format!("{} is free", server.address())),
-            Err(error @ StartError::Bind(_)) => Finding::bad(
-                "api.listen",
-                chain(&error),
-                "free the port (a running postrider holds it), change api.listen, or set \
+        findings.push(
+            match ApiServer::bind(api, tokens.clone(), 1, CancellationToken::new()).await {
+                Ok(server) => Finding::good("api.listen", format!("{} is free", server.address())),
+                Err(error @ StartError::Bind(_)) => Finding::bad(
+                    "api.listen",
+                    chain(&error),
+                    "free the port (a running postrider holds it), change api.listen, or set \
                  api.enabled = false",
-            ),
-            Err(error @ StartError::Tls(_)) => Finding::bad(
-                "api.tls",
-                chain(&error),
-                "put a certificate and its private key there, both in PEM",
-            ),
-        });
+                ),
+                Err(error @ StartError::Tls(_)) => Finding::bad(
+                    "api.tls",
+                    chain(&error),
+                    "put a certificate and its private key there, both in PEM",
+                ),
+            },
+        );
     }
     findings
 }

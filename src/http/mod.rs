@@ -15,6 +15,7 @@ pub mod auth;
 pub mod config;
 mod events;
 mod extract;
+mod feed;
 mod fleet;
 mod list;
 mod middleware;
@@ -60,6 +61,7 @@ fn calls(has_wow: bool) -> OpenApiRouter<Api> {
         .merge(events::calls())
         .merge(snapshots::calls())
         .merge(queries::calls())
+        .merge(feed::calls())
         .merge(wow)
         .merge(prepare::calls())
         .merge(outbox::calls())

@@ -59,7 +59,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Binds the address and reads the certificate. Accepts nothing after `stop`.
+    /// Binds the address and reads the certificate. Accepts nothing after `stop`; at most `max_readers`
+    /// clients wait for events of the feed at a time.
     ///
     /// # Errors
     ///
@@ -67,6 +68,7 @@ impl ApiServer {
     pub async fn bind(
         config: &ApiConfig,
         tokens: Tokens,
+        max_readers: usize,
         stop: CancellationToken,
     ) -> Result<Self, StartError> {
         let tls = match &config.tls_files() {
@@ -80,7 +82,7 @@ impl ApiServer {
             tls,
             connections: Arc::new(Semaphore::new(config.max_connections)),
             header_timeout: HEADER_TIMEOUT.min(config.timeout),
-            state: Arc::new(ApiState::new(config, tokens, stop)),
+            state: Arc::new(ApiState::new(config, tokens, max_readers, stop)),
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::request::Parts;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventStore;
@@ -37,6 +37,8 @@ pub struct ApiState {
     pub(super) permits: Arc<Semaphore>,
     /// Cancelled when the API stops accepting requests.
     pub(super) stop: CancellationToken,
+    /// A permit for each client that waits for events of the feed.
+    readers: Arc<Semaphore>,
     services: OnceLock<Services>,
 }
 
@@ -58,7 +60,12 @@ pub struct Services {
 }
 
 impl ApiState {
-    pub(super) fn new(config: &ApiConfig, tokens: Tokens, stop: CancellationToken) -> Self {
+    pub(super) fn new(
+        config: &ApiConfig,
+        tokens: Tokens,
+        max_readers: usize,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             tokens,
             allow_unauthenticated: config.allow_unauthenticated,
@@ -67,6 +74,7 @@ impl ApiState {
             timeout: config.timeout,
             permits: Arc::new(Semaphore::new(config.max_concurrent)),
             stop,
+            readers: Arc::new(Semaphore::new(max_readers)),
             services: OnceLock::new(),
         }
     }
@@ -111,6 +119,29 @@ impl ApiState {
     pub(super) fn queries(&self) -> Result<&QueryService, Problem> {
         self.event_store()?;
         self.services()?.queries.as_ref().ok_or_else(Problem::internal)
+    }
+
+    /// The feed.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB has not been reached yet, or the feed is not enabled.
+    pub(super) fn feed(&self) -> Result<&Feed, Problem> {
+        self.services()?
+            .feed
+            .as_ref()
+            .ok_or_else(|| Problem::not_found("feed.enabled = false: events have no positions"))
+    }
+
+    /// A permit to wait for events of the feed.
+    ///
+    /// # Errors
+    ///
+    /// `feed.max_readers` clients wait already.
+    pub(super) fn reader_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        self.readers.clone().try_acquire_owned().map_err(|_| {
+            Problem::overloaded("more clients wait for events than feed.max_readers; try again")
+        })
     }
 
     /// The event store.

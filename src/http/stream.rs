@@ -60,7 +60,7 @@ impl ListForm {
     }
 }
 
-fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let wanted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = wanted.flat_map(|text| text.split(','));
     kinds.any(|wanted| {

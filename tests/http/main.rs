@@ -9,6 +9,7 @@ mod api;
 mod described;
 mod drain;
 mod events;
+mod feed;
 mod fleet;
 mod killed;
 mod limits;
