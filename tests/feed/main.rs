@@ -5,6 +5,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod checker;
+mod checker_proofs;
+mod malformed;
 mod positions;
+mod readers;
 mod reads;
 mod util;
