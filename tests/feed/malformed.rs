@@ -60,10 +60,10 @@ async fn odd_document_stops_no_reader() {
     let running = test.sequence();
 
     // Each element of an array has a position.
-    let events = test.until(10).await;
+    let events = test.until(9).await;
 
     let positions: Vec<i64> = events.iter().map(|event| event.position).collect();
-    assert_eq!(positions, (1..=10).collect::<Vec<_>>(), "{:?}", lines(&events));
+    assert_eq!(positions, (1..=9).collect::<Vec<_>>(), "{:?}", lines(&events));
     assert!(events.iter().any(|event| event.aggregate_id == "sound"));
     running.stop().await;
 }
@@ -146,9 +146,14 @@ async fn document_at_the_limit_of_mongodb_stops_no_other_stream() {
 #[fixture::test]
 async fn long_stream_with_a_missing_version_gets_no_position_behind_it() {
     let test = TestFeed::new().await;
-    let streams = (1..2_600).filter(|version| *version != 3);
+    let running = test.sequence();
+    for version in [1, 2] {
+        test.insert("order", "gap", version, doc! {}).await;
+    }
+    test.until(2).await;
+    running.stop().await;
     // The last one is found first: what is in front of it is read from the stream.
-    let streams = streams.map(|version| {
+    let streams = (4..2_600).map(|version| {
         crate::util::stream("order", "gap", version, doc! { "createTime": 5_000 - version })
     });
     test.streams("order").insert_many(streams).await.unwrap();
