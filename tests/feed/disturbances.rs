@@ -5,6 +5,7 @@ use std::time::Duration;
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::ClientSession;
+use mongodb::options::ReadConcern;
 use postrider::events::feed::FeedConfig;
 
 use crate::readers::RecordingReader;
@@ -19,7 +20,8 @@ async fn kill_change_stream(test: &TestFeed) -> bool {
         doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
         doc! { "$match": { "ns": namespace } },
     ];
-    let found = admin.aggregate(pipeline).await.unwrap();
+    let listing = admin.aggregate(pipeline).read_concern(ReadConcern::local());
+    let found = listing.await.unwrap();
     let found: Vec<Document> = found.try_collect().await.unwrap();
     let cursor = |of: &Document| {
         let idle = of.get_document("cursor").ok().and_then(|cursor| cursor.get("cursorId"));
@@ -48,16 +50,22 @@ async fn lost_change_stream_loses_no_append() {
     // Another process: its appends are known by the change stream alone.
     let (store, _) = another(&test.outbox, test.outbox.admin.client().clone());
 
+    let began = std::time::Instant::now();
     for number in 0..60 {
         let id = (number % 3).to_string();
         store.append(append("order", &id, &number.to_string(), 1 + number % 2)).await.unwrap();
         if number % 20 == 10 {
+            println!("{number} {:?}", began.elapsed());
             eventually("a change stream", async || kill_change_stream(&test).await).await;
+            println!("killed {:?}", began.elapsed());
         }
     }
 
+    println!("appended {:?}", began.elapsed());
     test.check(readers).await;
+    println!("checked {:?}", began.elapsed());
     running.stop().await;
+    println!("stopped {:?}", began.elapsed());
 }
 
 #[fixture::test]
