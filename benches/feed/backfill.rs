@@ -23,7 +23,9 @@ pub async fn measure() {
         feed.wait_beyond(total - 1).await;
         let rate = total as f64 / began.elapsed().as_secs_f64();
         let each = (micros() - before) as f64 / total as f64;
-        println!("{names} names: {rate:>8.0} appends/s, {each:.0} us of mongod each (with the index)");
+        println!(
+            "{names} names: {rate:>8.0} appends/s, {each:.0} us of mongod each (with the index)"
+        );
         running.stop().await;
         support::drop(collections).await;
     }

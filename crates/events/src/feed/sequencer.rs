@@ -1,7 +1,7 @@
 //! Gives every committed append its position.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mongodb::ClientSession;
 use postrider_store::StoreError;
@@ -39,6 +39,12 @@ const STANDBY_PAUSE: Duration = Duration::from_secs(2);
 
 /// The pause after a failure that a retry does not resolve.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long an owner must have worked for its next failure to be another outage.
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
+
+/// The most reports in the queue of the sequencer; more wait where they are reported.
+const MAX_QUEUED: usize = 10_000;
 
 /// The most streams with a missing version that are logged one by one.
 const MAX_LOGGED_GAPS: usize = 20;
@@ -93,7 +99,12 @@ impl Sequencer {
     pub async fn run(self, stop: CancellationToken) {
         let mut failures = 0;
         while !stop.is_cancelled() {
-            let pause = match self.run_once(&stop).await {
+            let began = Instant::now();
+            let stopped = self.run_once(&stop).await;
+            if began.elapsed() > RECOVERED_AFTER {
+                failures = 0;
+            }
+            let pause = match stopped {
                 Stopped::Asked => break,
                 Stopped::Replaced => {
                     failures = 0;
@@ -209,10 +220,10 @@ impl<'a> Work<'a> {
             tokio::select! {
                 () = stop.cancelled() => return Stopped::Asked,
                 _ = renewal.tick() => if let Err(stopped) = self.renew().await { return stopped },
-                Some(report) = followed.recv(), if self.reported.len() < MAX_BATCH => {
+                Some(report) = followed.recv(), if self.reported.len() < MAX_QUEUED => {
                     if let Err(stopped) = self.accept(report).await { return stopped }
                 }
-                () = commits.arrived() => {
+                () = commits.arrived(), if self.reported.len() < MAX_QUEUED => {
                     let taken = commits.take();
                     self.reported.extend(taken.appends);
                     if taken.is_overflowed {
