@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use crate::appends::{self, Append, Appenders};
 use crate::broker::{BOUND, Brokers};
 use crate::commands::{Settles, id_of};
+use crate::feed::FeedWatch;
 use crate::instance::{Instance, USER};
 use crate::plan::{Fault, Kind, LinkFault, Lost, Peer, Plan, Sickness};
 use crate::privileges::{Withdrawals, privileges};
@@ -64,6 +65,7 @@ pub struct History {
     /// Since when no record breaks connections.
     unpoisoned: OnceLock<DateTime>,
     healings: Healings,
+    feed: Mutex<Option<FeedWatch>>,
     _supervisor: Supervisor,
 }
 
@@ -151,6 +153,7 @@ impl History {
             owners,
             unpoisoned,
             healings: Healings::default(),
+            feed: Mutex::default(),
             _supervisor,
         }
     }
@@ -175,6 +178,9 @@ impl History {
         let make = traffic::make(&self.plan, &destinations);
         let name = traffic::naming(&self.plan);
         let producers = Producers::naming(&self.outbox, setup.producers, setup.rest, make, name);
+        if setup.mixed_options.feed {
+            *self.feed.lock().await = Some(FeedWatch::start(&self.outbox));
+        }
         let appenders = Appenders::start(&self.instances, setup.mixed_options.appenders);
         let start = Instant::now();
         let faults = self.plan.faults.iter().map(async |planned| {
@@ -382,6 +388,10 @@ impl History {
         let mut oddities = Vec::from_iter(self.imbalance(patience).await);
         oddities.extend(self.describe_open_records().await);
         let undisturbed = self.undisturbed().await;
+        let feed = match self.feed.lock().await.take() {
+            Some(feed) => feed.end(patience).await,
+            None => Vec::new(),
+        };
         for (number, instance) in self.instances.iter().enumerate() {
             let code = instance.leave().await;
             if code != Some(0) {
@@ -407,7 +417,7 @@ impl History {
             undisturbed,
             healings: &self.healings,
         };
-        Verdict { oddities, unbrought, finished_in, ..seen.judge(&self.plan) }
+        Verdict { oddities, unbrought, feed, finished_in, ..seen.judge(&self.plan) }
     }
 
     /// Makes everything deliverable, except what must stay as it is.

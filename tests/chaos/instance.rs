@@ -310,6 +310,8 @@ impl Setup {
             format!("api.enabled={}", self.mixed_options.appenders > 0),
             "api.listen=127.0.0.1:0".to_owned(),
             "events.enabled=true".to_owned(),
+            format!("feed.enabled={}", self.mixed_options.feed),
+            "feed.audit_interval=5s".to_owned(),
             "relay.shutdown_timeout=10s".to_owned(),
             format!("relay.probe_max={}", millis(PROBE_MAX)),
             // Each takes half a minute more: only the longer histories have some.

@@ -14,7 +14,10 @@ mod appends;
 mod breaches;
 mod broker;
 mod commands;
+#[path = "../feed/checker.rs"]
+mod checker;
 mod cost;
+mod feed;
 mod history;
 mod instance;
 mod ledger;
@@ -22,7 +25,10 @@ mod operator;
 mod plan;
 mod privileges;
 mod proofs;
+mod proofs_of_feed;
 mod proofs_of_mixed;
+#[path = "../feed/readers.rs"]
+mod readers;
 mod runs;
 mod sickness;
 mod summary;
@@ -69,6 +75,15 @@ async fn a_short_history_with_kafka_keeps_the_promise() {
 #[fixture::test]
 async fn a_short_mixed_history_keeps_the_promise() {
     short(Plan::of(12, SHORT_DURATION, true)).await;
+}
+
+/// Three processes, one of which assigns positions at a time, through all that may disturb them.
+#[fixture::test]
+async fn a_short_history_with_a_feed_keeps_the_promise() {
+    let mut plan = Plan::of(1, SHORT_DURATION, true);
+    plan.setup.mixed_options.appenders = 3;
+    plan.setup.mixed_options.feed = true;
+    short(plan).await;
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct MixedOptions {
     pub appenders: usize,
     /// Whether only destinations fail. Other records must not wait for these.
     pub calm: bool,
+    /// Whether events get positions, and are read in their order.
+    pub feed: bool,
 }
 
 impl Default for MixedOptions {
@@ -36,6 +38,7 @@ impl Default for MixedOptions {
             sick: Vec::new(),
             appenders: 0,
             calm: false,
+            feed: false,
         }
     }
 }
@@ -149,6 +152,8 @@ impl Plan {
             setup.mixed_options.sick.push(Sickness::Queue);
             faults.push(healing(rng, duration, Sickness::Queue));
         }
+        // The same: drawn later than the queue.
+        setup.mixed_options.feed = setup.mixed_options.appenders > 0 && rng.random();
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
     }
@@ -173,6 +178,8 @@ impl MixedOptions {
             sick,
             appenders: one_of(rng, &[0, 2, 3]),
             calm: rng.random_range(0..3) == 0,
+            // `Plan::mixed` decides.
+            feed: false,
         }
     }
 }

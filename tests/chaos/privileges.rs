@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use bson::Document;
+use bson::{Document, doc};
 use postrider::context::ContextSettings;
 use postrider::schema::roles::{APPEND, Configured, RELAY, SCHEMA};
 
@@ -59,6 +59,11 @@ pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {
     let context = ContextSettings::new(database);
     let of = |role| roles::privileges_for(role, &context, database, "", configured);
     let mut all = [of(&RELAY), of(&APPEND), of(&SCHEMA)].concat();
+    // For the feed.
+    all.push(doc! {
+        "resource": { "db": database, "collection": "" },
+        "actions": ["find", "insert", "update", "changeStream"],
+    });
     let lost: &[&str] = match lost {
         None => return all,
         Some(Lost::All) => return Vec::new(),

@@ -400,6 +400,7 @@ fn a_mixed_plan_has_two_brokers_and_operators() {
         "appenders: 2",
         "validator: true",
         "calm: true",
+        "feed: true",
     ] {
         assert!(plans.iter().any(|plan| says(plan, what)), "no plan with {what}");
     }

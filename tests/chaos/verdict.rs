@@ -7,6 +7,7 @@ use std::time::Duration;
 use bson::DateTime;
 
 use crate::appends::{self, Append};
+use crate::checker::FeedFault;
 use crate::ledger::{Breach, Ledger, Tally};
 use crate::plan::{Kind, PROBE_MAX, Plan, Setup, Sickness};
 use crate::sickness::Healings;
@@ -74,6 +75,8 @@ pub struct Verdict {
     pub unbrought: Vec<String>,
     /// What is wrong with the appends.
     pub appends: Vec<appends::Fault>,
+    /// What is wrong with the feed.
+    pub feed: Vec<FeedFault>,
     /// Dead records without a copy at the dead-letter destination.
     pub without_copy: Vec<String>,
     /// Each sickness, and how long its sample waited: `None` means to the end.
@@ -104,6 +107,7 @@ impl Verdict {
             ("process", self.oddities.len()),
             ("unbrought", self.unbrought.len()),
             ("append", self.appends.len()),
+            ("feed", self.feed.len()),
             ("without-copy", self.without_copy.len()),
             ("without-effect", self.without_effect.len()),
             ("held-up", usize::from(self.held_up.is_some())),
@@ -151,6 +155,7 @@ impl fmt::Display for Verdict {
         some(f, "processes", &self.oddities)?;
         some(f, "found by audits", &self.unbrought)?;
         some(f, "appends", &self.appends)?;
+        some(f, "feed", &self.feed)?;
         some(f, "dead without a copy", &self.without_copy)?;
         some(f, "faults without effect", &self.without_effect)?;
         some(f, "held up by other destinations", self.held_up.as_slice())

@@ -5,6 +5,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod backfill;
+mod checker;
+mod checker_proofs;
+mod disturbances;
+mod malformed;
 mod positions;
+mod readers;
 mod reads;
+mod sequencers;
 mod util;

@@ -1,8 +1,10 @@
 //! A feed of a test.
 
+use std::time::Duration;
+
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
-use mongodb::Client;
+use mongodb::{Client, Collection, Database};
 use postrider::context::{CollectionKind, Context, ContextSettings};
 use postrider::events::feed::{Feed, FeedConfig, FeedEvent, FeedFilter};
 use postrider::events::{Append, EventStore, NewEvent};
@@ -11,7 +13,10 @@ use postrider::outbox::collections::Collections;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::outbox::TestOutbox;
+use crate::checker::{judge, stored as stored_appends};
+use crate::readers::{RecordingReader, end_all};
+use crate::support::fault_proxy::FaultProxy;
+use crate::support::outbox::{TestOutbox, eventually};
 
 /// An event store with a feed, in a database of their own.
 pub struct TestFeed {
@@ -35,7 +40,11 @@ impl Running {
 
 impl TestFeed {
     pub async fn new() -> Self {
-        let outbox = TestOutbox::new().await;
+        Self::on(TestOutbox::new().await)
+    }
+
+    /// The same in the database of this outbox.
+    pub fn on(outbox: TestOutbox) -> Self {
         let (store, feed) = another(&outbox, outbox.admin.client().clone());
         Self { outbox, store, feed }
     }
@@ -51,7 +60,9 @@ impl TestFeed {
 
     /// Waits until the head is at this position, and reads all events.
     pub async fn until(&self, head: i64) -> Vec<FeedEvent> {
-        self.feed.wait_beyond(head - 1).await;
+        let waiting = self.feed.wait_beyond(head - 1);
+        let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+        assert!(waited.is_ok(), "waited a minute for {head}; {:?}", self.feed.state().await);
         self.all().await
     }
 
@@ -60,8 +71,37 @@ impl TestFeed {
         all(&self.feed).await
     }
 
+    /// The database of the event streams.
+    pub fn database(&self) -> Database {
+        self.outbox.client.database(&self.outbox.database)
+    }
+
+    /// The document of the feed.
+    pub fn state(&self) -> Collection<Document> {
+        self.database().collection("postrider_feed")
+    }
+
+    /// Another process behind a proxy.
+    pub async fn behind_proxy(&self) -> (FaultProxy, Feed) {
+        let (proxy, collections) = self.outbox.behind_proxy().await;
+        let (_, feed) = another(&self.outbox, collections.client().clone());
+        (proxy, feed)
+    }
+
+    /// Waits until every append has a position; then checks what is stored and what readers saw.
+    pub async fn check(&self, readers: Vec<RecordingReader>) {
+        let all_have_one = || async {
+            let stored = stored_appends(&self.database()).await;
+            stored.iter().all(|append| append.position.is_some())
+        };
+        eventually("the position of every append", all_have_one).await;
+        let state = self.feed.state().await.unwrap().unwrap();
+        let seen = end_all(readers, state.head).await;
+        assert_eq!(judge(&stored_appends(&self.database()).await, state.head, &seen), []);
+    }
+
     /// The stream documents of this name.
-    pub fn streams(&self, name: &str) -> mongodb::Collection<Document> {
+    pub fn streams(&self, name: &str) -> Collection<Document> {
         self.store.context().collection(CollectionKind::Events, name)
     }
 

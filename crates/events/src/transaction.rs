@@ -98,6 +98,12 @@ pub(super) async fn write(
     ended
 }
 
+/// A session for transactions.
+pub(crate) async fn session(context: &Context) -> Result<ClientSession, StoreError> {
+    let driver = |source| StoreError::Driver { action: ACTION, source: Box::new(source) };
+    context.client().start_session().causal_consistency(false).await.map_err(driver)
+}
+
 /// Begins a transaction with read and write concerns of its own, whatever the URI says.
 ///
 /// It begins in `open_session`, or in a new session. MongoDB keeps one transaction per session: the
@@ -114,8 +120,7 @@ pub(crate) async fn begin(
     if let Some(session) = open_session.take() {
         return Ok(session);
     }
-    let starting = context.client().start_session().causal_consistency(false);
-    let mut session = starting.await.map_err(driver)?;
+    let mut session = session(context).await?;
     start(&mut session).await.map_err(driver)?;
     Ok(session)
 }

@@ -158,6 +158,11 @@ impl Context {
         self.with_positions.run(&name.to_owned(), making).await
     }
 
+    /// Forgets which collections have the index of positions: one may have been dropped.
+    pub(crate) fn forget_feed_ready(&self) {
+        self.with_positions.forget();
+    }
+
     /// What this process commits.
     pub(crate) fn commits(&self) -> &CommitReports {
         &self.commits

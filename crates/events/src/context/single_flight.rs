@@ -71,6 +71,11 @@ impl<T: Clone + Eq + Hash> SingleFlight<T> {
         self.progress().done.contains(key)
     }
 
+    /// Forgets what is done.
+    pub(super) fn forget(&self) {
+        self.progress().done.clear();
+    }
+
     fn progress(&self) -> MutexGuard<'_, Progress<T>> {
         self.progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -8,6 +8,7 @@ use postrider_store::{StoreError, failpoint, limits, within};
 use crate::commits::CommittedAppend;
 use crate::context::{CollectionKind, Context};
 use crate::feed::state::{FeedState, StateStore};
+use crate::integer::integral;
 use crate::names::AggregateName;
 use crate::transaction::{TransactionOutcome, abort, begin, commit_any, is_retryable};
 
@@ -22,6 +23,8 @@ pub(super) enum Assigned {
     StateChanged,
     /// Nothing was assigned: one of the appends has a position, or is gone.
     StreamsChanged,
+    /// Nothing was assigned: MongoDB does not change this document, because of a validator for example.
+    Refused { at: usize, error: StoreError },
     /// Nothing was assigned, and a retry may succeed.
     Again(StoreError),
     /// Whether it was assigned is not known.
@@ -51,7 +54,7 @@ pub(super) async fn assign(
             match commit_any(&mut session, ACTION).await {
                 TransactionOutcome::Committed => {
                     failpoint::hit("feed::after_commit");
-                    return Assigned::All(head);
+                    Assigned::All(head)
                 }
                 TransactionOutcome::Again(error) | TransactionOutcome::Failed(error) => {
                     Assigned::Again(error)
@@ -69,6 +72,10 @@ pub(super) async fn assign(
             abort(&mut session).await;
             Assigned::StreamsChanged
         }
+        Ok(Filled::Refused { at, error }) => {
+            abort(&mut session).await;
+            Assigned::Refused { at, error }
+        }
         Err(error) => {
             abort(&mut session).await;
             again_or_unknown(error)
@@ -83,6 +90,7 @@ enum Filled {
     All(i64),
     StateChanged,
     StreamsChanged,
+    Refused { at: usize, error: StoreError },
 }
 
 async fn fill(
@@ -110,6 +118,10 @@ async fn fill(
         command.append(cstr!("updates"), statements);
         let updating = async { database.run_raw_command(command).session(&mut *session).await };
         let answer = within(ACTION, limits::BATCH_TIMEOUT, updating).await?;
+        if let Some((index, error)) = refusal(&answer) {
+            let at = members.get(index).copied().unwrap_or_default();
+            return Ok(Filled::Refused { at, error });
+        }
         if modified(&answer)? != members.len() {
             return Ok(Filled::StreamsChanged);
         }
@@ -133,11 +145,10 @@ fn statement(id: &Bson, position: i64) -> Result<RawDocumentBuf, StoreError> {
         action: ACTION,
         detail: error.to_string(),
     };
-    let mut missing = RawDocumentBuf::new();
-    missing.append(cstr!("$exists"), false);
     let mut filter = RawDocumentBuf::new();
     filter.append(cstr!("_id"), RawBson::try_from(id.clone()).map_err(wrong)?);
-    filter.append(cstr!("position"), missing);
+    // Absent or null.
+    filter.append(cstr!("position"), RawBson::Null);
     let mut fields = RawDocumentBuf::new();
     fields.append(cstr!("position"), position);
     let mut update = RawDocumentBuf::new();
@@ -150,11 +161,17 @@ fn statement(id: &Bson, position: i64) -> Result<RawDocumentBuf, StoreError> {
     Ok(statement)
 }
 
+/// The index of the statement that MongoDB refuses, and why.
+fn refusal(answer: &Document) -> Option<(usize, StoreError)> {
+    let error = answer.get_array("writeErrors").ok()?.first()?.as_document()?;
+    let number = |field| error.get(field).and_then(integral).unwrap_or(0);
+    let code = i32::try_from(number("code")).unwrap_or(0);
+    let index = usize::try_from(number("index")).unwrap_or(0);
+    Some((index, StoreError::Refused { action: ACTION, code }))
+}
+
 fn modified(answer: &Document) -> Result<usize, StoreError> {
     let wrong = |detail: String| StoreError::Answer { action: ACTION, detail };
-    if let Some(error) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
-        return Err(wrong(error.to_string()));
-    }
     let modified = answer.get_i32("nModified").map_err(|error| wrong(error.to_string()))?;
     Ok(usize::try_from(modified).unwrap_or(0))
 }

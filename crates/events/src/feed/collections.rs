@@ -24,7 +24,9 @@ pub(super) struct StreamCollections {
 }
 
 impl StreamCollections {
+    /// Knows no collection yet. A new one sees that an index was dropped, which a scan fails on.
     pub(super) fn new(context: Context) -> Self {
+        context.forget_feed_ready();
         Self { context, ready: BTreeSet::new(), unusable: BTreeSet::new() }
     }
 
@@ -52,6 +54,10 @@ impl StreamCollections {
         let found = within("list the event streams", limits::BATCH_TIMEOUT, listing).await?;
         let found: BTreeSet<AggregateName> =
             found.iter().filter_map(|collection| name_of(collection)).collect();
+        if !self.ready.is_subset(&found) {
+            // A collection that is created again has no index.
+            self.context.forget_feed_ready();
+        }
         self.ready.retain(|name| found.contains(name));
         self.unusable.retain(|name| found.contains(name));
         let mut new = Vec::new();

@@ -1,6 +1,6 @@
 //! Reads of what the sequencer must know of a stream document.
 
-use bson::raw::RawDocument;
+use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Bson, Document, doc};
 
 use crate::commits::CommittedAppend;
@@ -47,8 +47,8 @@ fn count_of(body: &str) -> Document {
     doc! { "$cond": [{ "$isArray": body }, { "$size": body }, 0] }
 }
 
-/// Reads a document of the [`projection`]. `None`: it has no aggregate or version, so no place in any
-/// stream.
+/// Reads a document of the [`projection`]. `None`: it has no place in any stream, without an aggregate or
+/// version, or none in the feed, with a position that is no integer.
 pub(super) fn read(name: &AggregateName, found: &RawDocument) -> Option<FoundStream> {
     let number = |field| {
         let value = found.get(field).ok().flatten()?;
@@ -62,5 +62,11 @@ pub(super) fn read(name: &AggregateName, found: &RawDocument) -> Option<FoundStr
         create_time: number(CREATE_TIME).unwrap_or(0),
         events: number(EVENTS).unwrap_or(0),
     };
-    Some(FoundStream { append, position: number(POSITION) })
+    let position = match found.get(POSITION).ok()? {
+        None | Some(RawBsonRef::Null) => None,
+        Some(RawBsonRef::Int32(position)) => Some(position.into()),
+        Some(RawBsonRef::Int64(position)) => Some(position),
+        Some(_) => return None,
+    };
+    Some(FoundStream { append, position })
 }

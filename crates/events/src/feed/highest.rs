@@ -7,11 +7,15 @@ use postrider_store::{StoreError, limits, within};
 use crate::context::{CollectionKind, Context};
 use crate::feed::collections::StreamCollections;
 use crate::integer::integral;
+use crate::names::AggregateName;
 use crate::schema::POSITION as INDEX;
 use crate::stream::fields::{ID, POSITION};
 
-/// Reads the highest position of all collections, by their indexes; 0 where there is none.
-pub(super) async fn highest_position(context: &Context) -> Result<i64, StoreError> {
+/// Reads the highest position of all collections, by their indexes; 0 where there is none. Also returns
+/// the names of the collections.
+pub(super) async fn highest_position(
+    context: &Context,
+) -> Result<(i64, Vec<AggregateName>), StoreError> {
     let mut collections = StreamCollections::new(context.clone());
     collections.discover().await?;
     let mut highest = 0;
@@ -26,5 +30,5 @@ pub(super) async fn highest_position(context: &Context) -> Result<i64, StoreErro
         let position = found.as_ref().and_then(|found| integral(found.get(POSITION)?));
         highest = highest.max(position.unwrap_or(0));
     }
-    Ok(highest)
+    Ok((highest, collections.ready().cloned().collect()))
 }

@@ -99,7 +99,18 @@ async fn chain(
     let mut earliest = earlier;
     earliest.insert(POSITION, Bson::Null);
     let found = find(context, name, earliest, doc! { VERSION: 1 }, MAX_CHAIN).await?;
-    Ok(Predecessors::Without(found.into_iter().map(|it| it.append).collect()))
+    let chain: Vec<_> = found.into_iter().map(|it| it.append).collect();
+    let before = chain.first().map_or(0, |first| first.version - 1);
+    if before < 1 {
+        return Ok(Predecessors::Without(chain));
+    }
+    let last = doc! { AGGREGATE_ID: id.as_str(), VERSION: before };
+    Ok(match find(context, name, last, doc! {}, 1).await?.first() {
+        Some(last) if last.position.is_some() => Predecessors::Without(chain),
+        // It has come between the two reads: the next lookup finds it.
+        Some(_) => Predecessors::Without(Vec::new()),
+        None => Predecessors::Missing(before),
+    })
 }
 
 /// Reads the documents of these ids again, and returns those that exist.

@@ -26,12 +26,13 @@
 //! | `assign` | the transaction |
 //! | `follow`, `audit`, `scan` | what is reported to the sequencer, and what it finds |
 //! | `collections`, `highest` | the event streams and their index |
-//! | [`reader`], `page` | pages, waiting, a stream |
+//! | [`reader`], `page`, `decode` | pages, waiting, a stream |
 //! | [`filter`] | which events a reader wants |
 
 mod assign;
 mod audit;
 mod collections;
+mod decode;
 mod error;
 pub mod filter;
 mod follow;

@@ -12,9 +12,10 @@ use serde::Serialize;
 
 use crate::context::{CollectionKind, Context};
 use crate::document::as_json;
+use crate::feed::decode::decode;
 use crate::feed::error::FeedError;
 use crate::feed::filter::FeedFilter;
-use crate::feed::state::{self, COLLECTION, FeedState};
+use crate::feed::state::{self, COLLECTION, FeedState, StateStore};
 use crate::integer::integral;
 use crate::names::AggregateName;
 use crate::schema::POSITION as INDEX;
@@ -35,6 +36,9 @@ const MAX_TRIES: usize = 5;
 
 /// `SnapshotTooOld` and `SnapshotUnavailable` (`error_codes.yml`).
 const SNAPSHOT_CODES: [i32; 2] = [239, 246];
+
+/// The types of a position.
+const INTEGERS: [&str; 2] = ["int", "long"];
 
 const ACTION: &str = "read the feed";
 
@@ -136,13 +140,22 @@ pub(super) async fn page(
 ) -> Result<FeedPage, FeedError> {
     let mut tries = 0;
     loop {
-        let read = Snapshot::begin(context).await?.page(request).await;
+        let snapshot = Snapshot::begin(context).await?;
+        let read = snapshot.page(request).await;
         tries += 1;
-        match read {
-            Err(FeedError::Store(error))
-                if tries < MAX_TRIES
-                    && error.code().is_some_and(|code| SNAPSHOT_CODES.contains(&code)) => {}
-            read => return read,
+        let is_retryable = match &read {
+            Err(FeedError::Store(error)) => {
+                error.code().is_some_and(|code| SNAPSHOT_CODES.contains(&code))
+            }
+            // After an election a snapshot may be older than what the reader has read before.
+            Err(FeedError::WrongFeed { .. } | FeedError::PositionAhead { .. }) => {
+                let FeedState { feed, head, .. } = StateStore::new(context).confirm().await?;
+                (&feed, head) != (&snapshot.state.feed, snapshot.state.head)
+            }
+            _ => false,
+        };
+        if !is_retryable || tries >= MAX_TRIES {
+            return read;
         }
     }
 }
@@ -219,7 +232,7 @@ impl Snapshot {
 
     /// The first end of an append of one name at this position or behind it.
     async fn end_in(&self, name: &AggregateName, position: i64) -> Result<Option<i64>, FeedError> {
-        let filter = doc! { POSITION: { "$gte": position } };
+        let filter = doc! { POSITION: { "$gte": position, "$type": INTEGERS.to_vec() } };
         let found = self.find(name, filter, Some(doc! { POSITION: 1, ID: 0 }), 1).await?;
         Ok(found.documents.front().map(|(position, _)| *position))
     }
@@ -233,7 +246,9 @@ impl Snapshot {
     ) -> Result<(Vec<FeedEvent>, i64), FeedError> {
         let PageRequest { filter, limit, .. } = request;
         let mut wanted = filter.conditions();
-        wanted.insert(POSITION, doc! { "$gt": after, "$lte": end });
+        wanted.insert(POSITION, doc! { "$gt": after, "$lte": end, "$type": INTEGERS.to_vec() });
+        // An append without events shares its position with the one before it.
+        wanted.insert("body.0", doc! { "$exists": true });
         let names = self.state.names.iter().filter(|name| filter.has_name(name));
         let reads: Vec<_> =
             names.map(|name| self.find(name, wanted.clone(), None, limit)).collect();
@@ -252,8 +267,7 @@ impl Snapshot {
         }
         let mut items = Vec::new();
         for (position, document) in documents.into_iter().take_while(|(at, _)| *at <= next) {
-            let stream: EventStream =
-                bson::deserialize_from_slice(document.as_bytes()).map_err(FeedError::Decode)?;
+            let stream = decode(&document).map_err(FeedError::Decode)?;
             let events = events(position, stream).filter(|event| event.position > after);
             items.extend(events.filter(|event| filter.has_event_named(&event.name)));
             if items.len() > limit {

@@ -79,8 +79,8 @@ impl Feed {
     /// [`FeedError::Missing`], [`FeedError::Store`].
     pub async fn renew(&self) -> Result<FeedState, FeedError> {
         // A restore may have brought positions beyond the head.
-        let highest = highest_position(&self.context).await?;
-        let renewed = StateStore::new(&self.context).renew(highest).await?;
+        let (highest, names) = highest_position(&self.context).await?;
+        let renewed = StateStore::new(&self.context).renew(highest, &names).await?;
         renewed.ok_or(FeedError::Missing)
     }
 

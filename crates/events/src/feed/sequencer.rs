@@ -3,14 +3,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use bson::{Document, doc};
 use mongodb::ClientSession;
 use postrider_store::StoreError;
+use postrider_store::connect::ask;
 use postrider_store::text::chain;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use crate::commits::CommittedAppend;
@@ -26,7 +28,7 @@ use crate::feed::planner::{Lookup, Planned, Positioned, plan};
 use crate::feed::settings::FeedConfig;
 use crate::feed::state::{FeedState, LEASE, StateStore};
 use crate::names::AggregateKey;
-use crate::transaction::{backoff, end};
+use crate::transaction::{backoff, end, session};
 
 /// The most appends in one transaction.
 const MAX_BATCH: usize = 500;
@@ -40,11 +42,15 @@ const STANDBY_PAUSE: Duration = Duration::from_secs(2);
 /// The pause after a failure that a retry does not resolve.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long an owner must have worked for its next failure to be another outage.
-const RECOVERED_AFTER: Duration = Duration::from_secs(60);
-
 /// The most reports in the queue of the sequencer; more wait where they are reported.
 const MAX_QUEUED: usize = 10_000;
+
+/// The most failures without success in between.
+const MAX_FAILURES: u32 = 10;
+
+/// What does not agree with a transaction that is tried again and again.
+const STATE_DETAIL: &str = "the state of the feed changes all the time, or is invalid";
+const STREAMS_DETAIL: &str = "appends without a position could not be changed";
 
 /// The most streams with a missing version that are logged one by one.
 const MAX_LOGGED_GAPS: usize = 20;
@@ -100,17 +106,16 @@ impl Sequencer {
         let mut failures = 0;
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let stopped = self.run_once(&stop).await;
-            if began.elapsed() > RECOVERED_AFTER {
-                failures = 0;
-            }
-            let pause = match stopped {
+            let pause = match self.run_once(&stop).await {
                 Stopped::Asked => break,
                 Stopped::Replaced => {
                     failures = 0;
                     STANDBY_PAUSE
                 }
                 Stopped::Failed(error) => {
+                    if began.elapsed() > LEASE {
+                        failures = 0;
+                    }
                     failures += 1;
                     let error = chain(&error);
                     if failures == 1 {
@@ -128,11 +133,11 @@ impl Sequencer {
 
     async fn run_once(&self, stop: &CancellationToken) -> Stopped {
         let owned = tokio::select! {
-            owned = self.own() => owned,
+            owned = self.take_over() => owned,
             () = stop.cancelled() => return Stopped::Asked,
         };
-        let state = match owned {
-            Ok(Some(state)) => state,
+        let (state, session) = match owned {
+            Ok(Some(owned)) => owned,
             Ok(None) => return Stopped::Replaced,
             Err(error) => return error.into(),
         };
@@ -143,9 +148,11 @@ impl Sequencer {
         );
         self.metrics.owner.set(1.0);
         self.context.commits().listen();
-        let mut work = Work::new(self, state);
+        let mut work = Work::new(self, state, session);
         let stopped = work.run(stop).await;
-        end(&mut work.open_session).await;
+        if work.is_open {
+            end(&mut work.open_session).await;
+        }
         self.context.commits().ignore();
         self.metrics.owner.set(0.0);
         self.head.send_modify(|head| head.is_own = false);
@@ -158,18 +165,34 @@ impl Sequencer {
         stopped
     }
 
+    /// Takes the right to assign positions, and a session for it.
+    ///
+    /// A former owner that was killed or is suspended may have left a transaction open, and every write
+    /// to the state would wait for its end: up to `transactionLifetimeLimitSeconds`.
+    async fn take_over(&self) -> Result<Option<(FeedState, ClientSession)>, StoreError> {
+        if let Some(silent) = self.store.silent_session(&self.owner).await? {
+            let admin = self.context.client().database("admin");
+            let kill = doc! { "killSessions": [silent] };
+            if let Err(error) = ask(&admin, "end the transaction of a former owner", kill).await {
+                debug!(error = chain(&error), "failed to end the transaction of a former owner");
+            }
+        }
+        let session = session(&self.context).await?;
+        Ok(self.own(session.id()).await?.map(|state| (state, session)))
+    }
+
     /// Takes or renews the right to assign positions. Creates the feed if there is none.
-    async fn own(&self) -> Result<Option<FeedState>, StoreError> {
-        if let Some(state) = self.store.own(&self.owner).await? {
+    async fn own(&self, session: &Document) -> Result<Option<FeedState>, StoreError> {
+        if let Some(state) = self.store.own(&self.owner, session).await? {
             return Ok(Some(state));
         }
         if self.store.load().await?.is_some() {
             return Ok(None);
         }
         // Positions without a head are from a feed whose document was lost.
-        let head = highest_position(&self.context).await?;
-        self.store.create(head).await?;
-        self.store.own(&self.owner).await
+        let (head, names) = highest_position(&self.context).await?;
+        self.store.create(head, &names).await?;
+        self.store.own(&self.owner, session).await
     }
 }
 
@@ -187,11 +210,15 @@ struct Work<'a> {
     gaps: HashMap<AggregateKey, i64>,
     audit: Audit,
     open_session: Option<ClientSession>,
+    /// The id of that session, by which another process ends what this one leaves open.
+    session: Document,
+    /// Whether a transaction may be open on the server.
+    is_open: bool,
     failures: u32,
 }
 
 impl<'a> Work<'a> {
-    fn new(sequencer: &'a Sequencer, state: FeedState) -> Self {
+    fn new(sequencer: &'a Sequencer, state: FeedState, session: ClientSession) -> Self {
         let context = sequencer.context.clone();
         Self {
             sequencer,
@@ -202,7 +229,9 @@ impl<'a> Work<'a> {
             scanned: VecDeque::new(),
             gaps: HashMap::new(),
             audit: Audit::new(context, &sequencer.settings),
-            open_session: None,
+            session: session.id().clone(),
+            open_session: Some(session),
+            is_open: false,
             failures: 0,
         }
     }
@@ -295,7 +324,8 @@ impl<'a> Work<'a> {
 
     /// Renews the lease, and follows a change of the feed by an operator.
     async fn renew(&mut self) -> Result<(), Stopped> {
-        let Some(state) = self.sequencer.own().await? else { return Err(Stopped::Replaced) };
+        let owned = self.sequencer.own(&self.session).await?;
+        let Some(state) = owned else { return Err(Stopped::Replaced) };
         if (&state.feed, state.head) != (&self.state.feed, self.state.head) {
             self.positioned.clear();
         }
@@ -364,6 +394,7 @@ impl<'a> Work<'a> {
         let Sequencer { context, store, owner, metrics, .. } = self.sequencer;
         let assigned =
             assign(context, store, owner, &self.state, &batch, &mut self.open_session).await;
+        self.is_open = !matches!(assigned, Assigned::All(_));
         match assigned {
             Assigned::All(head) => {
                 self.failures = 0;
@@ -382,24 +413,59 @@ impl<'a> Work<'a> {
             }
             Assigned::StateChanged => {
                 restore(queue, batch);
-                self.positioned.clear();
-                let Some(state) = self.sequencer.own().await? else {
-                    return Err(Stopped::Replaced);
-                };
-                self.state = state;
+                self.renew().await?;
+                self.fail(unchanged(STATE_DETAIL)).await?;
             }
-            Assigned::StreamsChanged => self.drop_positioned(queue, batch).await?,
+            Assigned::StreamsChanged => {
+                let planned = batch.len();
+                if self.drop_positioned(queue, batch).await? == planned {
+                    self.fail(unchanged(STREAMS_DETAIL)).await?;
+                }
+            }
+            Assigned::Refused { at, error } => {
+                self.refuse(queue, batch, at, &error);
+            }
             Assigned::Again(error) => {
                 restore(queue, batch);
-                self.failures += 1;
-                if self.failures > 10 {
-                    return Err(error.into());
-                }
-                tokio::time::sleep(backoff(self.failures)).await;
+                self.fail(error).await?;
             }
             Assigned::Unknown(error) => return Err(error.into()),
         }
         Ok(0)
+    }
+
+    /// Waits after a failure; after many without success in between it is an error.
+    async fn fail(&mut self, error: StoreError) -> Result<(), Stopped> {
+        self.failures += 1;
+        if self.failures > MAX_FAILURES {
+            return Err(error.into());
+        }
+        tokio::time::sleep(backoff(self.failures)).await;
+        Ok(())
+    }
+
+    /// Sets an aggregate aside, of which MongoDB does not change a document. The next scan tries again.
+    fn refuse(
+        &mut self,
+        queue: &mut VecDeque<CommittedAppend>,
+        mut batch: Vec<CommittedAppend>,
+        at: usize,
+        error: &StoreError,
+    ) {
+        let CommittedAppend { aggregate, version, .. } = batch.remove(at);
+        restore(queue, batch);
+        if self.gaps.len() < MAX_LOGGED_GAPS {
+            let error = chain(error);
+            warn!(
+                error,
+                name = %aggregate.0,
+                aggregate = %aggregate.1,
+                version,
+                "MongoDB does not change an append; this aggregate gets no positions"
+            );
+        }
+        // (As if the version itself were behind a missing one.)
+        self.gaps.insert(aggregate, version - 1);
     }
 
     /// Reads what precedes these versions, and puts what has no position in front of them.
@@ -433,12 +499,13 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Keeps of a batch what has no position, and forgets what was believed of its aggregates.
+    /// Keeps of a batch what has no position, and forgets what was believed of its aggregates. Returns
+    /// how many are left.
     async fn drop_positioned(
         &mut self,
         queue: &mut VecDeque<CommittedAppend>,
         mut batch: Vec<CommittedAppend>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<usize, Stopped> {
         let found = reread(&self.sequencer.context, &batch).await?;
         let without: HashMap<_, _> = found
             .iter()
@@ -449,9 +516,14 @@ impl<'a> Work<'a> {
         for append in &found {
             self.positioned.remove(&append.append.aggregate);
         }
+        let left = batch.len();
         restore(queue, batch);
-        Ok(())
+        Ok(left)
     }
+}
+
+fn unchanged(detail: &str) -> StoreError {
+    StoreError::Answer { action: "assign positions", detail: detail.to_owned() }
 }
 
 /// Puts appends back to the front of a queue.

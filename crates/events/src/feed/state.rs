@@ -1,13 +1,14 @@
 //! The document of the feed: its id, its head, and who may move it.
 //!
-//! `postrider_feed` has one document, `{_id: "feed", feed, head, names, owner, ownedUntil}`. Every
+//! `postrider_feed` has one document, `{_id: "feed", feed, head, names, owner, ownedUntil, session}`. Every
 //! transaction that assigns positions moves `head` from the value that it has read, so two sequencers
-//! can never assign the same position. The owner's lease only avoids useless work.
+//! can never assign the same position. The owner's lease only avoids useless work. `session` is that of
+//! the owner's transactions: one that a dead owner has left open is ended by its successor.
 
 use std::time::Duration;
 
 use bson::{Document, doc};
-use mongodb::options::ReturnDocument;
+use mongodb::options::{ReadConcern, ReturnDocument};
 use mongodb::{ClientSession, Collection};
 use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
 use uuid::Uuid;
@@ -31,9 +32,10 @@ pub(super) mod fields {
     pub(crate) const NAMES: &str = "names";
     pub(crate) const OWNER: &str = "owner";
     pub(crate) const OWNED_UNTIL: &str = "ownedUntil";
+    pub(crate) const SESSION: &str = "session";
 }
 
-use fields::{FEED, HEAD, NAMES, OWNED_UNTIL, OWNER};
+use fields::{FEED, HEAD, NAMES, OWNED_UNTIL, OWNER, SESSION};
 
 /// What the document says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,10 +85,24 @@ impl StateStore {
         Ok(found.as_ref().map(read))
     }
 
-    /// Creates it, unless it exists.
-    pub(super) async fn create(&self, head: i64) -> Result<(), StoreError> {
+    /// Reads it behind all that was written before: a majority confirms that this is the last state.
+    pub(super) async fn confirm(&self) -> Result<FeedState, StoreError> {
+        let finding = self.collection.find_one(filter()).read_concern(ReadConcern::linearizable());
+        let finding = finding.max_time(limits::BATCH_TIMEOUT);
+        let found = within("confirm the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.as_ref().map(read).unwrap_or_default())
+    }
+
+    /// Creates it, unless it exists. The names are those of all streams with positions: without them,
+    /// readers would pass over their events.
+    pub(super) async fn create(
+        &self,
+        head: i64,
+        names: &[AggregateName],
+    ) -> Result<(), StoreError> {
         let mut document = filter();
-        document.extend(doc! { FEED: Uuid::new_v4().to_string(), HEAD: head, NAMES: [] });
+        let feed = Uuid::new_v4().to_string();
+        document.extend(doc! { FEED: feed, HEAD: head, NAMES: texts(names) });
         let inserting = self.collection.insert_one(document);
         match within("create the feed", limits::BATCH_TIMEOUT, inserting).await {
             Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(()),
@@ -94,8 +110,25 @@ impl StateStore {
         }
     }
 
-    /// Takes or renews the right to assign positions; `None` while another process has it.
-    pub(super) async fn own(&self, owner: &str) -> Result<Option<FeedState>, StoreError> {
+    /// The session of another owner whose lease is over: its transaction may still be open.
+    pub(super) async fn silent_session(&self, owner: &str) -> Result<Option<Document>, StoreError> {
+        let mut silent = filter();
+        silent.extend(doc! {
+            OWNER: { "$ne": owner },
+            "$expr": { "$lte": [format!("${OWNED_UNTIL}"), "$$NOW"] },
+        });
+        let finding = self.collection.find_one(silent);
+        let found = within("read the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.and_then(|found| found.get_document(SESSION).ok().cloned()))
+    }
+
+    /// Takes or renews the right to assign positions, in this session; `None` while another process has
+    /// it.
+    pub(super) async fn own(
+        &self,
+        owner: &str,
+        session: &Document,
+    ) -> Result<Option<FeedState>, StoreError> {
         let mut free = filter();
         free.insert(
             "$or",
@@ -105,7 +138,9 @@ impl StateStore {
                 doc! { "$expr": { "$lte": [format!("${OWNED_UNTIL}"), "$$NOW"] } },
             ],
         );
-        let update = vec![doc! { "$set": { OWNER: owner, OWNED_UNTIL: until() } }];
+        let update = vec![doc! { "$set": {
+            OWNER: owner, OWNED_UNTIL: until(), SESSION: { "$literal": session },
+        } }];
         let taking = self
             .collection
             .find_one_and_update(free, update)
@@ -125,17 +160,22 @@ impl StateStore {
 
     /// Adds a name, before any of its streams gets a position: readers read the names of the document.
     pub(super) async fn add_names(&self, names: &[AggregateName]) -> Result<(), StoreError> {
-        let names: Vec<&str> = names.iter().map(AggregateName::as_str).collect();
-        let update = doc! { "$addToSet": { NAMES: { "$each": names } } };
+        let update = doc! { "$addToSet": { NAMES: { "$each": texts(names) } } };
         let adding = self.collection.update_one(filter(), update);
         within("add an aggregate name to the feed", limits::BATCH_TIMEOUT, adding).await.map(drop)
     }
 
-    /// Changes the id of the feed, and moves the head to `head` where it is below.
-    pub(super) async fn renew(&self, head: i64) -> Result<Option<FeedState>, StoreError> {
+    /// Changes the id of the feed, adds names, and moves the head to `head` where it is below.
+    pub(super) async fn renew(
+        &self,
+        head: i64,
+        names: &[AggregateName],
+    ) -> Result<Option<FeedState>, StoreError> {
+        let known = doc! { "$ifNull": [format!("${NAMES}"), []] };
         let update = vec![doc! { "$set": {
             FEED: Uuid::new_v4().to_string(),
             HEAD: { "$max": [format!("${HEAD}"), head] },
+            NAMES: { "$setUnion": [known, texts(names)] },
         } }];
         let renewing = self
             .collection
@@ -162,6 +202,10 @@ impl StateStore {
         let moved = collection.update_one(known, update).session(session).await?;
         Ok(moved.matched_count == 1)
     }
+}
+
+fn texts(names: &[AggregateName]) -> Vec<&str> {
+    names.iter().map(AggregateName::as_str).collect()
 }
 
 fn until() -> Document {
