@@ -44,6 +44,8 @@ pub(super) struct Instance {
     /// The outbox, for heartbeats, leases and names.
     protocol: Collections,
     pub(super) events: Option<EventStore>,
+    /// Completes the erasures of event streams; never ends.
+    pub(super) erasing: AbortOnDropHandle<()>,
     wakeup: Wakeup,
     name: Option<HeldName>,
     /// Answers whether the holder of the name is alive.
@@ -68,6 +70,13 @@ impl Instance {
         let events = plan
             .events_enabled
             .then(|| EventStore::with_wakeup(context, collections.clone(), wakeup.clone()));
+        let erasing = events.clone();
+        let erasing = AbortOnDropHandle::new(tokio::spawn(async move {
+            match erasing {
+                Some(events) => events.complete_erasures().await,
+                None => std::future::pending().await,
+            }
+        }));
         let name_keeper = name.as_ref().map(|held| {
             let keeping = names::answer_questions(protocol.clone(), held.name.clone(), id);
             // A task: new instances must not wait for other work of this process.
@@ -87,6 +96,7 @@ impl Instance {
             collections,
             protocol,
             events,
+            erasing,
             wakeup,
             name,
             name_keeper,

@@ -117,25 +117,18 @@ impl EventStore {
         kind: EndKind,
     ) -> Result<Appended, EndError> {
         let since = Instant::now();
-        let mut flaws = request.flaws();
+        let flaws = request.flaws();
+        if !flaws.is_empty() {
+            return Err(AppendError::Invalid(flaws).into());
+        }
         let unknown =
             || EndError::UnknownAggregate { name: name.clone(), id: id.as_str().to_owned() };
-        let newest = match self.newest(name, id).await {
-            Ok(Some(newest)) => newest,
-            // Nothing is created for it.
-            Ok(None) if flaws.is_empty() => return Err(unknown()),
-            Ok(None) => Document::new(),
-            Err(error) => return Err(AppendError::Unavailable(Arc::new(error)).into()),
-        };
+        let newest = self.newest(name, id).await;
+        let newest = newest.map_err(|error| AppendError::Unavailable(Arc::new(error)))?;
+        // Nothing is created for an unknown one.
+        let newest = newest.ok_or_else(unknown)?;
         let append = request.into_append(name.clone(), id.clone(), kind, &newest);
-        let prepared = match PreparedAppend::ending(append, kind) {
-            Ok(prepared) if flaws.is_empty() => prepared,
-            Ok(_) => return Err(AppendError::Invalid(flaws).into()),
-            Err(more) => {
-                flaws.splice(0..0, more);
-                return Err(AppendError::Invalid(flaws).into());
-            }
-        };
+        let prepared = PreparedAppend::ending(append, kind).map_err(AppendError::Invalid)?;
         if matches!(kind, EndKind::Erase(_)) {
             self.eraser().prepare().await;
         }

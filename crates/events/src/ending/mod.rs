@@ -23,4 +23,6 @@ mod worker;
 pub use answer::{Erasure, ErasureCounts, ErasureState, Unreachable};
 pub use call::EndError;
 pub use request::StreamEnding;
+#[cfg(feature = "json")]
+pub(crate) use request::check_reason;
 pub use work::COLLECTION;

@@ -5,7 +5,7 @@ use postrider_outbox::erase::PendingRecords;
 
 use crate::append::{Append, Expected, NewEvent, Trace};
 use crate::error::Flaw;
-use crate::names::{AggregateId, AggregateName};
+use crate::names::{AggregateId, AggregateName, check_id};
 use crate::state::EndKind;
 
 /// The event that ends a stream.
@@ -48,9 +48,18 @@ impl StreamEnding {
         Self { actor: Some(actor.into()), ..self }
     }
 
-    /// The flaws of its own values; those of the request id are the append's.
-    pub(super) fn flaws(&self) -> Vec<Flaw> {
-        check_reason(&self.reason).err().map(|detail| Flaw::new("reason", detail)).into_iter().collect()
+    /// The flaws of its values.
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        let check_id = |text: &str| check_id(text).map_err(|rule| rule.to_string());
+        for (field, checked) in [
+            ("requestId", check_id(&self.request_id)),
+            ("reason", check_reason(&self.reason)),
+            ("actor", self.actor.as_deref().map_or(Ok(()), check_id)),
+        ] {
+            flaws.extend(checked.err().map(|detail| Flaw::new(field, detail)));
+        }
+        flaws
     }
 
     /// The append of the reserved event, behind a newest stream document.
