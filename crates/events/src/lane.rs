@@ -160,8 +160,7 @@ impl Lane {
     ) -> Result<(), RoundFailure> {
         self.read_versions(group).await?;
         let now = self.now().await?;
-        let appends: Vec<Candidate<'_>> =
-            group.iter().map(QueuedAppend::candidate).collect();
+        let appends: Vec<Candidate<'_>> = group.iter().map(QueuedAppend::candidate).collect();
         let decisions = decide(&appends, &self.versions, now, one_aggregate);
         let (mut writes, mut conflicts) = (Vec::new(), Vec::new());
         for (at, decision) in decisions.into_iter().enumerate() {

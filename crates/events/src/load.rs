@@ -190,7 +190,11 @@ impl EventStore {
     /// # Errors
     ///
     /// [`LoadError::Ended`]; errors of MongoDB.
-    pub async fn check_open(&self, name: &AggregateName, id: &AggregateId) -> Result<(), LoadError> {
+    pub async fn check_open(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+    ) -> Result<(), LoadError> {
         let aggregate = (name.clone(), id.clone());
         let latest = latest_version(self.context(), &aggregate).await?;
         match latest.state {

@@ -93,8 +93,14 @@ impl PreparedAppend {
         let length = |body: &RawDocumentBuf| body.as_bytes().len();
         let given: usize = bodies.iter().map(length).sum::<usize>() + length(&header);
         let overhead = EVENT_OVERHEAD_BYTES * (bodies.len() + 1);
-        let prepared =
-            Self { append, ending, id: Uuid::new_v4(), header, bodies, bytes: 2 * given + overhead };
+        let prepared = Self {
+            append,
+            ending,
+            id: Uuid::new_v4(),
+            header,
+            bodies,
+            bytes: 2 * given + overhead,
+        };
         let whole = prepared.document("", Place { version: i64::MAX, create_time: 0 });
         if length(&whole) > MAX_STREAM_BYTES {
             let detail = format!(
@@ -199,7 +205,8 @@ impl NewEvent {
             flaws.push(Flaw::new("name", detail));
         }
         if self.name.starts_with(RESERVED_PREFIX) {
-            let detail = format!("must not begin with {RESERVED_PREFIX:?}: such names are reserved");
+            let detail =
+                format!("must not begin with {RESERVED_PREFIX:?}: such names are reserved");
             flaws.push(Flaw::new("name", detail));
         }
         check_id(&mut flaws, "revision", self.revision.as_ref());
@@ -286,7 +293,9 @@ mod tests {
 
         assert_eq!(fields(append(event("postrider.StreamEnded"))), ["events[0].name"]);
         assert!(fields(append(event("postrider"))).is_empty());
-        assert!(PreparedAppend::ending(append(event("postrider.StreamEnded")), EndKind::End).is_ok());
+        assert!(
+            PreparedAppend::ending(append(event("postrider.StreamEnded")), EndKind::End).is_ok()
+        );
     }
 
     #[test]

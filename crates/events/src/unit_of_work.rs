@@ -184,8 +184,10 @@ impl UnitOfWork {
         let create_time = now.max(latest_version.create_time);
         let place = Place { version: latest_version.version + 1, create_time };
         let state = StreamState::after(append.ending);
-        self.latest_versions
-            .insert(append.aggregate(), LatestVersion { version: place.version, create_time, state });
+        self.latest_versions.insert(
+            append.aggregate(),
+            LatestVersion { version: place.version, create_time, state },
+        );
         self.documents.extend(records::documents(&append, place));
         self.owners.resize(self.documents.len(), None);
         self.wakes.push(Some(ScanHint::of_key(append.append.id.as_str())));

@@ -121,10 +121,8 @@ impl RecordEraser {
 }
 
 fn among(ids: &[Uuid]) -> Document {
-    let ids: Vec<Bson> = ids
-        .iter()
-        .map(|id| Bson::from(bson::Uuid::from_bytes(*id.as_bytes())))
-        .collect();
+    let ids: Vec<Bson> =
+        ids.iter().map(|id| Bson::from(bson::Uuid::from_bytes(*id.as_bytes()))).collect();
     doc! { "$in": ids }
 }
 

@@ -152,16 +152,14 @@ async fn nothing_follows_an_end_among_concurrent_appends() {
         test.store.append(append(&aggregate, "first")).await.unwrap();
 
         let ending = end(&stores[round % 2], &aggregate, "e");
-        let appending = (0..40).map(|number| {
-            stores[number % 2].append(append(&aggregate, &number.to_string()))
-        });
+        let appending = (0..40)
+            .map(|number| stores[number % 2].append(append(&aggregate, &number.to_string())));
         let (over, answers) = tokio::join!(ending, join_all(appending));
 
         let over = over.unwrap().version;
         let streams = test.streams("order").await;
-        let of_round = |stream: &&bson::Document| {
-            stream.get_str("aggregateId").unwrap() == aggregate
-        };
+        let of_round =
+            |stream: &&bson::Document| stream.get_str("aggregateId").unwrap() == aggregate;
         let streams: Vec<_> = streams.iter().filter(of_round).collect();
         let newest = streams.last().unwrap();
         assert_eq!(newest.get_i32("version").unwrap(), i32::try_from(over).unwrap());

@@ -37,8 +37,7 @@ async fn erasure_empties_events_snapshot_and_settled_records() {
 
     assert_eq!(leaks(&test).await, 0);
     assert_eq!((erased.version, erased.state, erased.pending), (4, ErasureState::Complete, 0));
-    let counts =
-        ErasureCounts { versions: 3, events: 6, snapshot: true, records: 6, discarded: 0 };
+    let counts = ErasureCounts { versions: 3, events: 6, snapshot: true, records: 6, discarded: 0 };
     assert_eq!(erased.erased, counts);
     let places: Vec<&str> = erased.unreachable.iter().map(|one| one.place).collect();
     let expected = ["brokers", "consumers", "read models", "oplog", "backups", "identifiers"];
@@ -140,7 +139,10 @@ async fn streams_of_other_programs_are_erased() {
             "requestId": format!("w{version}"), "createTime": 1_i64, "header": SECRET, "body": body,
         }
     };
-    streams.insert_one(odd(2, bson::bson!([SECRET, { "name": "W", "body": SECRET }]))).await.unwrap();
+    streams
+        .insert_one(odd(2, bson::bson!([SECRET, { "name": "W", "body": SECRET }])))
+        .await
+        .unwrap();
     streams.insert_one(odd(3, SECRET.into())).await.unwrap();
 
     let erased = erase(&other_store(&test).await, "x").await.unwrap();
@@ -149,10 +151,10 @@ async fn streams_of_other_programs_are_erased() {
     assert_eq!(erased.erased.versions, 3);
     assert_eq!(leaks(&test).await, 0);
     let streams = test.streams("order").await;
-    assert_eq!(streams[1].get_array("body").unwrap(), &[
-        bson::bson!({}),
-        bson::bson!({ "name": "W", "body": {} })
-    ]);
+    assert_eq!(
+        streams[1].get_array("body").unwrap(),
+        &[bson::bson!({}), bson::bson!({ "name": "W", "body": {} })]
+    );
 }
 
 #[fixture::test]

@@ -32,8 +32,7 @@ async fn pending_records_are_delivered_before_they_are_erased() {
     let relay = start(&test.outbox.collections, sink.clone(), settings());
     sink.until("the erasure's message", |arrived| arrived.len() == 4).await;
     relay.stop().await;
-    let types: Vec<String> =
-        sink.arrived().iter().map(|message| message.kind.clone()).collect();
+    let types: Vec<String> = sink.arrived().iter().map(|message| message.kind.clone()).collect();
     assert_eq!(types, ["B", "A", "B", "postrider.StreamErased"]);
     for message in &sink.arrived()[..3] {
         assert!(has_secret(message));
@@ -94,9 +93,7 @@ async fn discard_beside_a_relay_delivers_whole_messages_in_order() {
     erase_with(&test.store, "x", PendingRecords::Discard).await.unwrap();
 
     sink.until("the erasure's message", |arrived| {
-        arrived.last().is_some_and(|last| {
-            last.kind == "postrider.StreamErased"
-        })
+        arrived.last().is_some_and(|last| last.kind == "postrider.StreamErased")
     })
     .await;
     eventually("the erasure is complete", || async {

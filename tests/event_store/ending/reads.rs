@@ -6,7 +6,7 @@ use futures_util::TryStreamExt;
 use postrider::events::{LoadError, Range};
 
 use crate::ending::util::{end, erase, other_store, secret, settle};
-use crate::events::util::{TestStore, append, another, id, name};
+use crate::events::util::{TestStore, another, append, id, name};
 use crate::support::command_recorder::CommandRecorder;
 
 fn ended<T>(read: Result<T, LoadError>) -> i64 {

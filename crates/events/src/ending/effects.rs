@@ -23,11 +23,14 @@ pub(crate) async fn write(
     let (name, id) = (&append.append.name, &append.append.id);
     let erases = matches!(ending, EndKind::Erase(_));
     // Handles without concerns: those are the transaction's.
-    let database = context.client().database(context.settings().database(CollectionKind::Snapshots));
-    let snapshots = database.collection::<Document>(&CollectionKind::Snapshots.collection(name.as_str()));
+    let database =
+        context.client().database(context.settings().database(CollectionKind::Snapshots));
+    let snapshots =
+        database.collection::<Document>(&CollectionKind::Snapshots.collection(name.as_str()));
     let marking = snapshots.update_one(with_id(id), mark_ended(place.version, erases));
     let marking = marking.session(&mut *session);
-    let marked = within("mark the snapshot of an ended stream", limits::BATCH_TIMEOUT, marking).await?;
+    let marked =
+        within("mark the snapshot of an ended stream", limits::BATCH_TIMEOUT, marking).await?;
     let EndKind::Erase(pending) = ending else { return Ok(()) };
     let work = NewWork {
         name,

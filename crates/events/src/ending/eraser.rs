@@ -84,7 +84,8 @@ impl Eraser {
             }
             // It is complete, or a restore has lost the work document.
             let streams = self.streams(aggregate);
-            let finding = streams.find_one(doc! { ID: stream_id, AGGREGATE_ID: aggregate.1.as_str() });
+            let finding =
+                streams.find_one(doc! { ID: stream_id, AGGREGATE_ID: aggregate.1.as_str() });
             let found = within("read an erasure", limits::BATCH_TIMEOUT, finding).await?;
             let erasure = found.as_ref().and_then(|found| found.get_document(ERASURE).ok());
             let (Some(found), Some(erasure)) = (&found, erasure) else { break };
@@ -135,7 +136,8 @@ impl Eraser {
     ) -> Result<Option<Progress>, StoreError> {
         let began = Instant::now();
         let progress = self.work(aggregate, began).await?;
-        if let Some(Progress { state: ErasureState::Running | ErasureState::Waiting, .. }) = progress
+        if let Some(Progress { state: ErasureState::Running | ErasureState::Waiting, .. }) =
+            progress
         {
             let is_waiting =
                 progress.is_some_and(|progress| progress.state == ErasureState::Waiting);
@@ -339,7 +341,8 @@ impl Eraser {
     /// Creates the collection of the work documents. Without the privilege, the first transaction does.
     pub(super) async fn prepare(&self) {
         let database = self.context.database(CollectionKind::Events);
-        let creating = connect::ask(&database, "create a collection", doc! { "create": COLLECTION });
+        let creating =
+            connect::ask(&database, "create a collection", doc! { "create": COLLECTION });
         if let Err(error) = creating.await {
             let error = postrider_store::text::chain(&error);
             tracing::debug!(error, "the collection of erasures was not created");

@@ -127,7 +127,8 @@ impl SnapshotStore {
             let latest = latest_version(&self.context, &aggregate).await?;
             if latest.state != StreamState::Open {
                 let is_erased = latest.state == StreamState::Erased;
-                let marking = snapshots.update_one(with_id(id), mark_ended(latest.version, is_erased));
+                let marking =
+                    snapshots.update_one(with_id(id), mark_ended(latest.version, is_erased));
                 within("mark a snapshot", limits::BATCH_TIMEOUT, marking).await?;
                 return Err(SnapshotError::Ended);
             }
@@ -209,7 +210,9 @@ async fn save_once(
 ) -> Result<SaveOutcome, SnapshotError> {
     let saving = snapshots.update_one(with_id(id), pipeline.to_vec()).upsert(inserts);
     match within("save a snapshot", limits::BATCH_TIMEOUT, saving).await {
-        Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => Ok(SaveOutcome::Written),
+        Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => {
+            Ok(SaveOutcome::Written)
+        }
         Ok(done) if done.matched_count == 0 => Ok(SaveOutcome::Absent),
         Ok(_) => Ok(SaveOutcome::Unchanged),
         // Another caller inserted it: the next try finds it.
