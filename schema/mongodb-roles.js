@@ -42,6 +42,7 @@ const database = { db: db.getName(), collection: "" };
 const collection = (base) => ({ db: db.getName(), collection: prefix + base });
 const all = (name) => ({ db: name, collection: "" });
 const guard = (name) => ({ db: name, collection: "wow_database_metadata" });
+const erasures = (name) => ({ db: name, collection: "postrider_erasures" });
 
 const roles = [
   // postrider run with outbox.auto_init_schema = false.
@@ -69,6 +70,9 @@ const roles = [
       { resource: all(prepare), actions: ["listCollections", "listIndexes"] },
       { resource: all(prepare), actions: ["find", "insert", "update", "remove"] },
       { resource: collection("outbox_records"), actions: ["insert"] },
+      { resource: all(events), actions: ["update"] },
+      { resource: erasures(events), actions: ["remove"] },
+      { resource: collection("outbox_records"), actions: ["find", "update", "remove"] },
     ],
   },
   // postrider schema apply and verify; beside the two above: run with outbox.auto_init_schema = true.
@@ -119,7 +123,7 @@ if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
 // Whether a privilege is about this outbox or its append path, and so ours to decide.
 function isOurs({ resource }) {
   const ours = resource.db === db.getName() ? collections.map((base) => prefix + base) : [];
-  return ["", "wow_database_metadata", ...ours].includes(resource.collection);
+  return ["", "wow_database_metadata", "postrider_erasures", ...ours].includes(resource.collection);
 }
 
 for (const { name, privileges } of roles) {

@@ -24,7 +24,7 @@ use tracing::{error, info, warn};
 
 use crate::change_stream::Follower;
 use crate::config::Resolved;
-use crate::events::metrics::AppendMetrics;
+use crate::events::metrics::{AppendMetrics, ErasureMetrics};
 use crate::http::{Api, ApiServer, Drained};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer, survey};
@@ -179,6 +179,7 @@ fn report_start(plan: &Resolved, id: InstanceId) {
     }
     if plan.events_enabled {
         AppendMetrics::new();
+        ErasureMetrics::new();
     }
     store_up(false);
 }
@@ -191,6 +192,7 @@ async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<
         _ = &mut instance.beating => Err(RunError::Uninvited("the heartbeat")),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
+        _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
     };
     // (No records are drained: there is time.)
     instance.leave(Instant::now() + SHUTDOWN_GRACE).await;
@@ -228,6 +230,7 @@ async fn relay(
         replaced = until_replaced(&mut instance.name_keeper) => Err(RunError::Replaced(replaced)),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
+        _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = follow(follower, health, stop) => {

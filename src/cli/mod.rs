@@ -7,6 +7,7 @@ mod blocked;
 mod check;
 mod completions;
 mod config;
+mod events;
 mod fleet;
 mod global;
 mod healthcheck;
@@ -14,6 +15,7 @@ mod outbox;
 mod output;
 mod run;
 mod schema;
+mod store;
 
 use std::process::ExitCode;
 
@@ -48,6 +50,9 @@ enum Command {
     Outbox(outbox::Command),
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
+    /// The end of event streams
+    #[command(subcommand)]
+    Events(events::Command),
     /// The instances that run, and those that have stopped without a word
     Instances(output::OutputArgs),
     /// Which instance has which partition
@@ -73,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Schema(command) => schema::run(&cli.global, command),
         Command::Outbox(command) => outbox::run(&cli.global, command),
         Command::Append(options) => append::run(&cli.global, options),
+        Command::Events(command) => events::run(&cli.global, command),
         Command::Instances(args) => fleet::run(&cli.global, FleetRequest::Instances(*args)),
         Command::Partitions(args) => fleet::run(&cli.global, FleetRequest::Partitions(*args)),
         Command::Relay(command) => fleet::relay(&cli.global, command),

@@ -55,7 +55,8 @@ pub struct ProblemAnswer {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     errors: Vec<Flaw>,
-    /// With `version_conflict` and `duplicate_aggregate`: the version that the aggregate has.
+    /// With `version_conflict`, `duplicate_aggregate` and `stream_ended`: the version that the aggregate
+    /// has.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     actual: Option<i64>,
@@ -100,6 +101,11 @@ impl Problem {
     /// The state of the resource does not permit it.
     pub fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, code, detail)
+    }
+
+    /// The stream has ended: what is asked for is not read any more.
+    pub fn gone(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "stream_ended", detail)
     }
 
     /// More bytes than are accepted.

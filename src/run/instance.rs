@@ -48,6 +48,8 @@ pub(super) struct Instance {
     feed: Option<Feed>,
     /// Assigns the positions of the feed.
     pub(super) sequencing: Sequencing,
+    /// Completes the erasures of event streams; never ends.
+    pub(super) erasing: AbortOnDropHandle<()>,
     wakeup: Wakeup,
     name: Option<HeldName>,
     /// Answers whether the holder of the name is alive.
@@ -74,6 +76,13 @@ impl Instance {
         let events = plan
             .events_enabled
             .then(|| EventStore::with_wakeup(context, collections.clone(), wakeup.clone()));
+        let erasing = events.clone();
+        let erasing = AbortOnDropHandle::new(tokio::spawn(async move {
+            match erasing {
+                Some(events) => events.complete_erasures().await,
+                None => std::future::pending().await,
+            }
+        }));
         let name_keeper = name.as_ref().map(|held| {
             let keeping = names::answer_questions(protocol.clone(), held.name.clone(), id);
             // A task: new instances must not wait for other work of this process.
@@ -95,6 +104,7 @@ impl Instance {
             events,
             feed,
             sequencing,
+            erasing,
             wakeup,
             name,
             name_keeper,

@@ -184,7 +184,8 @@ impl Wanted<'_> {
         match self.part {
             Part::Relay { records, follow, names, making } => {
                 let retention = self.retention;
-                let configured = Configured { retention, follow, append: false, names };
+                let configured =
+                    Configured { retention, follow, append: false, names, erasures: false };
                 let relay = self.of(&RELAY, configured, |on, action| {
                     // Without a relay, records are neither read nor written.
                     let works = ["find", "update", "remove", "changeStream"].contains(&action);
@@ -195,8 +196,14 @@ impl Wanted<'_> {
             }
             Part::Append => {
                 let retention = self.retention;
-                let configured =
-                    Configured { retention, follow: false, append: true, names: false };
+                let configured = Configured {
+                    retention,
+                    follow: false,
+                    append: true,
+                    names: false,
+                    // Without these an erasure says so.
+                    erasures: false,
+                };
                 let append = self.of(&APPEND, configured, |_, _| true);
                 // Future aggregates are unknown: their schema may have to be created.
                 let makes = self.places.context.auto_init_schema;

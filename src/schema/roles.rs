@@ -11,6 +11,7 @@ use postrider_settings::units;
 
 use crate::config::Config;
 use crate::context::{CollectionKind, ContextSettings, guard};
+use crate::events::ending;
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
 
@@ -51,6 +52,8 @@ pub enum On {
     Context(CollectionKind),
     /// The guard of that database.
     Guard(CollectionKind),
+    /// The open erasures of event streams, in the database of the events.
+    Erasures,
 }
 
 impl On {
@@ -63,6 +66,7 @@ impl On {
             Self::Collection(base) => (outbox(), format!("{}{base}", places.prefix)),
             Self::Context(kind) => (context(kind), String::new()),
             Self::Guard(kind) => (context(kind), guard::COLLECTION.into()),
+            Self::Erasures => (context(CollectionKind::Events), ending::COLLECTION.into()),
         }
     }
 }
@@ -91,6 +95,8 @@ pub enum When {
     Appending,
     /// If an instance has a name; it works without one.
     Naming,
+    /// If event streams are erased; appends work without it.
+    Erasing,
 }
 
 /// Settings that decide whether a privilege is needed.
@@ -104,6 +110,8 @@ pub struct Configured {
     pub append: bool,
     /// Whether instances have names.
     pub names: bool,
+    /// Whether event streams are erased.
+    pub erasures: bool,
 }
 
 impl When {
@@ -115,6 +123,7 @@ impl When {
             Self::Following => configured.follow,
             Self::Appending => configured.append,
             Self::Naming => configured.names,
+            Self::Erasing => configured.erasures,
         }
     }
 }
@@ -168,8 +177,12 @@ const fn appending(on: On, actions: &'static [&'static str]) -> Privilege {
     Privilege { on, actions, when: When::Appending }
 }
 
+const fn erasing(on: On, actions: &'static [&'static str]) -> Privilege {
+    Privilege { on, actions, when: When::Erasing }
+}
+
 /// The append path without creating the schema: events with their records in one transaction,
-/// snapshots, prepare keys.
+/// snapshots, prepare keys, and the erasure of events.
 pub const APPEND: Role = Role {
     name: "postrider_append",
     serves: "the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys",
@@ -181,6 +194,9 @@ pub const APPEND: Role = Role {
         of(On::Context(CollectionKind::Prepare), &LIST_ACTIONS),
         of(On::Context(CollectionKind::Prepare), &["find", "insert", "update", "remove"]),
         on(RECORDS, &["insert"]),
+        erasing(On::Context(CollectionKind::Events), &["update"]),
+        erasing(On::Erasures, &["remove"]),
+        erasing(On::Collection(RECORDS), &["find", "update", "remove"]),
     ],
 };
 
@@ -246,6 +262,7 @@ pub fn roles_script(config: &Config) -> String {
             ("roles", roles.join("\n")),
             ("collections", literal(&Bson::Array(all), 0)),
             ("guard", text(guard::COLLECTION)),
+            ("erasures", text(ending::COLLECTION)),
             ("retention", text(&retention)),
             ("follow", text(&config.relay.follow.to_string())),
             ("append", text(&config.events.enabled.to_string())),
@@ -270,11 +287,12 @@ fn role_entry(role: &Role) -> String {
             On::Collection(base) => format!("collection({})", literal(&base.into(), 6)),
             On::Context(kind) => format!("all({})", in_script(kind)),
             On::Guard(kind) => format!("guard({})", in_script(kind)),
+            On::Erasures => format!("erasures({})", in_script(CollectionKind::Events)),
         };
         let actions = privilege.actions.iter().map(|action| Bson::from(*action)).collect();
         let entry = format!("{{ resource: {on}, actions: {} }}", literal(&Bson::Array(actions), 6));
         match privilege.when {
-            When::Always | When::Naming => format!("      {entry},"),
+            When::Always | When::Naming | When::Erasing => format!("      {entry},"),
             When::DeletingDelivered => format!("      ...(deletesDelivered ? [{entry}] : []),"),
             When::Following => format!("      ...(follows ? [{entry}] : []),"),
             When::Appending => format!("      ...(appends ? [{entry}] : []),"),
