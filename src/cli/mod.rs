@@ -7,6 +7,7 @@ mod blocked;
 mod check;
 mod completions;
 mod config;
+mod feed;
 mod fleet;
 mod global;
 mod healthcheck;
@@ -48,6 +49,9 @@ enum Command {
     Outbox(outbox::Command),
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
+    /// The feed: one position for each event
+    #[command(subcommand)]
+    Feed(feed::Command),
     /// The instances that run, and those that have stopped without a word
     Instances(output::OutputArgs),
     /// Which instance has which partition
@@ -73,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Schema(command) => schema::run(&cli.global, command),
         Command::Outbox(command) => outbox::run(&cli.global, command),
         Command::Append(options) => append::run(&cli.global, options),
+        Command::Feed(command) => feed::run(&cli.global, command),
         Command::Instances(args) => fleet::run(&cli.global, FleetRequest::Instances(*args)),
         Command::Partitions(args) => fleet::run(&cli.global, FleetRequest::Partitions(*args)),
         Command::Relay(command) => fleet::relay(&cli.global, command),

@@ -122,11 +122,9 @@ async fn script_of_the_repository_reads_its_environment() {
     }
     let context = other.context(other.together());
     assert_eq!(context.verify(CollectionKind::Events, "order").await.unwrap(), []);
-    for (name, value) in [
-        ("AGGREGATES", "a$b"),
-        ("EVENTS_REQUEST_ID_UNIQUE", "toString"),
-        ("FEED_ENABLED", "yes"),
-    ] {
+    for (name, value) in
+        [("AGGREGATES", "a$b"), ("EVENTS_REQUEST_ID_UNIQUE", "toString"), ("FEED_ENABLED", "yes")]
+    {
         let (code, report) = run_script(&home, Path::new(SCRIPT), &[(name, value)]).await;
         assert!(code == Some(1) && report.contains(value), "{report}");
         assert!(home.collection_names().await.is_empty());

@@ -69,10 +69,12 @@ async fn append_neither_creates_nor_requires_the_index() {
         let settings = ContextSettings { auto_init_schema, feed: true, ..plain };
         let context = postrider::context::Context::new(client.clone(), settings);
         let store = EventStore::new(context, Collections::new(client, &outbox.database, ""));
-        let (name, id) =
-            (AggregateName::new("order").unwrap(), AggregateId::new("1").unwrap());
+        let (name, id) = (AggregateName::new("order").unwrap(), AggregateId::new("1").unwrap());
 
-        store.append(Append::new(name, id, "a", vec![NewEvent::new("Placed", doc! {})])).await.unwrap();
+        store
+            .append(Append::new(name, id, "a", vec![NewEvent::new("Placed", doc! {})]))
+            .await
+            .unwrap();
 
         let streams = store.context().collection(CollectionKind::Events, "order");
         let names = streams.list_index_names().await.unwrap();

@@ -46,12 +46,7 @@ impl StreamCollections {
     ///
     /// A collection without the index is reported, and stops no other one.
     pub(super) async fn discover(&mut self) -> Result<Vec<AggregateName>, StoreError> {
-        let database = self.context.database(CollectionKind::Events);
-        let filter = doc! { "type": "collection", "name": { "$regex": format!("{SUFFIX}$") } };
-        let listing = database.list_collection_names().filter(filter);
-        let found = within("list the event streams", limits::BATCH_TIMEOUT, listing).await?;
-        let found: BTreeSet<AggregateName> =
-            found.iter().filter_map(|collection| name_of(collection)).collect();
+        let found = aggregate_names(&self.context).await?;
         self.ready.retain(|name| found.contains(name));
         self.unusable.retain(|name| found.contains(name));
         let mut new = Vec::new();
@@ -76,6 +71,17 @@ impl StreamCollections {
         }
         Ok(new)
     }
+}
+
+/// The aggregate names of all event streams.
+pub(super) async fn aggregate_names(
+    context: &Context,
+) -> Result<BTreeSet<AggregateName>, StoreError> {
+    let database = context.database(CollectionKind::Events);
+    let filter = doc! { "type": "collection", "name": { "$regex": format!("{SUFFIX}$") } };
+    let listing = database.list_collection_names().filter(filter);
+    let found = within("list the event streams", limits::BATCH_TIMEOUT, listing).await?;
+    Ok(found.iter().filter_map(|collection| name_of(collection)).collect())
 }
 
 /// The aggregate name of a collection of event streams.
