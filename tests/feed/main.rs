@@ -5,6 +5,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod commands;
 mod positions;
+mod privileges;
 mod reads;
+mod sharded;
 mod util;
