@@ -74,7 +74,12 @@ async fn feed(
             let state = bounded(feed::NAME, feed::probe(plan, client)).await;
             // Without its privileges the state may be unknown for that reason alone.
             let is_known = privileges.ok || state.ok;
-            std::iter::once(privileges).chain(is_known.then_some(state)).collect()
+            let mut findings = vec![privileges];
+            findings.extend(is_known.then_some(state));
+            if !plan.events_enabled && is_known {
+                findings.push(bounded(context::NAME, context::probe(plan, client)).await);
+            }
+            findings
         }
     }
 }

@@ -90,7 +90,7 @@ pub(super) fn watch_following(health: &Health, following: watch::Receiver<Follow
     });
 }
 
-/// Readers get what has a position, so this is no reason to take the instance out.
+/// Never down: readers get what has a position, and a restart does not help.
 pub(super) fn watch_feed(health: &Health, status: watch::Receiver<SequencerStatus>) {
     health.watch("feed", move || match &*status.borrow() {
         SequencerStatus::Up | SequencerStatus::Standby => HealthPart::ok(),

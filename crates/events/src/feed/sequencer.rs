@@ -311,7 +311,7 @@ impl<'a> Work<'a> {
         self.sequencer.head.send_replace(known);
     }
 
-    /// Positions are assigned, or none has to be.
+    /// Positions are assigned, or no append waits for one.
     fn succeed(&self) {
         let Sequencer { status, metrics, .. } = self.sequencer;
         let follows = self.audit.follows_now();
