@@ -37,7 +37,8 @@ use crate::relay::Relay;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
 use crate::run::health::{
-    watch_draining, watch_following, watch_partitions, watch_relay, watch_sinks, watch_store,
+    watch_draining, watch_feed, watch_following, watch_partitions, watch_relay, watch_sinks,
+    watch_store,
 };
 use crate::run::instance::{
     Instance, RelayComponents, SHUTDOWN_GRACE, until_broken, until_replaced,
@@ -152,6 +153,9 @@ async fn work(
     let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
     let instance = Instance::start(plan, id, prepared, stop);
     watch_store(health, instance.heartbeat.pulse());
+    if let Some(status) = &instance.sequencing.status {
+        watch_feed(health, status.clone());
+    }
     if let Some(api) = api {
         api.open(instance.services(plan));
     }

@@ -8,6 +8,7 @@ mod check;
 mod completions;
 mod config;
 mod events;
+mod feed;
 mod fleet;
 mod global;
 mod healthcheck;
@@ -53,6 +54,9 @@ enum Command {
     /// The end of event streams
     #[command(subcommand)]
     Events(events::Command),
+    /// The feed: one position for each event
+    #[command(subcommand)]
+    Feed(feed::Command),
     /// The instances that run, and those that have stopped without a word
     Instances(output::OutputArgs),
     /// Which instance has which partition
@@ -79,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Outbox(command) => outbox::run(&cli.global, command),
         Command::Append(options) => append::run(&cli.global, options),
         Command::Events(command) => events::run(&cli.global, command),
+        Command::Feed(command) => feed::run(&cli.global, command),
         Command::Instances(args) => fleet::run(&cli.global, FleetRequest::Instances(*args)),
         Command::Partitions(args) => fleet::run(&cli.global, FleetRequest::Partitions(*args)),
         Command::Relay(command) => fleet::relay(&cli.global, command),

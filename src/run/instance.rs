@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use crate::change_stream::Follower;
 use crate::config::Resolved;
 use crate::events::EventStore;
-use crate::events::feed::{Feed, FeedConfig};
+use crate::events::feed::{Feed, FeedConfig, Sequencer, SequencerStatus};
 use crate::events::query::QueryService;
 use crate::http::Services;
 use crate::ids::InstanceId;
@@ -182,16 +182,18 @@ impl Instance {
 pub(super) struct Sequencing {
     stop: CancellationToken,
     task: Option<AbortOnDropHandle<()>>,
+    /// What it does.
+    pub(super) status: Option<watch::Receiver<SequencerStatus>>,
 }
 
 impl Sequencing {
     fn start(feed: Option<(&Feed, &FeedConfig)>) -> Self {
         let stop = CancellationToken::new();
-        let task = feed.map(|(feed, settings)| {
-            let running = feed.sequencer(settings.clone()).run(stop.clone());
-            AbortOnDropHandle::new(tokio::spawn(running))
-        });
-        Self { stop, task }
+        let sequencer = feed.map(|(feed, settings)| feed.sequencer(settings.clone()));
+        let status = sequencer.as_ref().map(Sequencer::status);
+        let task = sequencer
+            .map(|sequencer| AbortOnDropHandle::new(tokio::spawn(sequencer.run(stop.clone()))));
+        Self { stop, task, status }
     }
 
     /// Resolves when it has ended by a panic; never without one.

@@ -12,6 +12,7 @@ use postrider_settings::units;
 use crate::config::Config;
 use crate::context::{CollectionKind, ContextSettings, guard};
 use crate::events::ending;
+use crate::events::feed;
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
 
@@ -54,6 +55,8 @@ pub enum On {
     Guard(CollectionKind),
     /// The open erasures of event streams, in the database of the events.
     Erasures,
+    /// A collection of the feed, in the context's database of the events.
+    Feed(&'static str),
 }
 
 impl On {
@@ -67,6 +70,7 @@ impl On {
             Self::Context(kind) => (context(kind), String::new()),
             Self::Guard(kind) => (context(kind), guard::COLLECTION.into()),
             Self::Erasures => (context(CollectionKind::Events), ending::COLLECTION.into()),
+            Self::Feed(name) => (context(CollectionKind::Events), name.into()),
         }
     }
 }
@@ -200,6 +204,27 @@ pub const APPEND: Role = Role {
     ],
 };
 
+/// The subscriptions of the feed, and what they have parked.
+const SUBSCRIPTIONS: [&str; 2] = ["postrider_subscriptions", "postrider_parked"];
+
+/// The collections of the feed.
+const FEED_COLLECTIONS: [&str; 3] = [feed::COLLECTION, SUBSCRIPTIONS[0], SUBSCRIPTIONS[1]];
+
+/// The feed without creating the schema: it assigns positions in the event streams, and readers and
+/// subscriptions read them.
+pub const FEED: Role = Role {
+    name: "postrider_feed",
+    serves: "the feed (feed.enabled = true), beside postrider_append: positions, readers, subscriptions",
+    privileges: &[
+        of(On::Context(CollectionKind::Events), &LIST_ACTIONS),
+        // A change stream over the database; without it scans find the appends of other processes.
+        of(On::Context(CollectionKind::Events), &["find", "changeStream", "update"]),
+        of(On::Feed(feed::COLLECTION), &["find", "insert", "update"]),
+        of(On::Feed(SUBSCRIPTIONS[0]), &["find", "insert", "update", "remove"]),
+        of(On::Feed(SUBSCRIPTIONS[1]), &["find", "insert", "update", "remove"]),
+    ],
+};
+
 /// Creates the schema, by command or at the start.
 pub const SCHEMA: Role = Role {
     name: "postrider_schema",
@@ -243,7 +268,7 @@ pub const PRODUCER: Role = Role {
 };
 
 /// All roles.
-pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
+pub const ROLES: [Role; 6] = [RELAY, APPEND, FEED, SCHEMA, OPERATOR, PRODUCER];
 
 /// Returns a `mongosh` script that creates or updates the roles.
 ///
@@ -252,7 +277,7 @@ pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
 pub fn roles_script(config: &Config) -> String {
     let retention = units::HumanDuration::format(config.outbox.retention);
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
-    let all = ALL.iter().map(|name| Bson::from(*name)).collect();
+    let names = |names: &[&str]| Bson::Array(names.iter().map(|name| Bson::from(*name)).collect());
     let text = |text: &str| literal(&text.into(), 0);
     // Without a name of its own, the database of the connection.
     let database = |name: &Option<String>| text(name.as_deref().unwrap_or_default());
@@ -260,7 +285,8 @@ pub fn roles_script(config: &Config) -> String {
         TEMPLATE,
         [
             ("roles", roles.join("\n")),
-            ("collections", literal(&Bson::Array(all), 0)),
+            ("collections", literal(&names(&ALL), 0)),
+            ("feed_collections", literal(&names(&FEED_COLLECTIONS), 0)),
             ("guard", text(guard::COLLECTION)),
             ("erasures", text(ending::COLLECTION)),
             ("retention", text(&retention)),
@@ -288,6 +314,7 @@ fn role_entry(role: &Role) -> String {
             On::Context(kind) => format!("all({})", in_script(kind)),
             On::Guard(kind) => format!("guard({})", in_script(kind)),
             On::Erasures => format!("erasures({})", in_script(CollectionKind::Events)),
+            On::Feed(name) => format!("ofFeed({})", literal(&name.into(), 6)),
         };
         let actions = privilege.actions.iter().map(|action| Bson::from(*action)).collect();
         let entry = format!("{{ resource: {on}, actions: {} }}", literal(&Bson::Array(actions), 6));

@@ -35,8 +35,7 @@ pub struct FeedWatch {
 impl FeedWatch {
     /// Starts readers, and a program as an older release: it reports nothing.
     pub fn start(outbox: &TestOutbox) -> Self {
-        let settings =
-            ContextSettings { feed: true, ..ContextSettings::new(&outbox.database) };
+        let settings = ContextSettings { feed: true, ..ContextSettings::new(&outbox.database) };
         let feed = Feed::new(Context::new(outbox.client.clone(), settings));
         let readers = RecordingReader::start_all(&feed, READERS);
         let database = outbox.client.database(&outbox.database);

@@ -13,9 +13,9 @@
 mod appends;
 mod breaches;
 mod broker;
-mod commands;
 #[path = "../feed/checker.rs"]
 mod checker;
+mod commands;
 mod cost;
 mod feed;
 mod history;

@@ -27,10 +27,8 @@ async fn changed(change: impl AsyncFnOnce(&Collection<Document>)) -> Verdict {
     let database = history.outbox.client.database(&history.outbox.database);
     let streams = database.collection::<Document>("legacy_event_stream");
     let first = doc! { "_id": "0/1", "position": { "$gt": 0 } };
-    eventually("a position", async || {
-        streams.count_documents(first.clone()).await.unwrap() == 1
-    })
-    .await;
+    eventually("a position", async || streams.count_documents(first.clone()).await.unwrap() == 1)
+        .await;
     change(&streams).await;
     history.end(&acknowledged, Duration::from_secs(5)).await
 }

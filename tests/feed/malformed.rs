@@ -105,7 +105,8 @@ async fn document_that_mongodb_does_not_change_stops_no_other_stream() {
     let test = TestFeed::new().await;
     test.append("order", "sound", "a", 1).await;
     let database = test.outbox.client.database(&test.outbox.database);
-    let strict = doc! { "$or": [{ "aggregateId": { "$ne": "refused" } }, { "position": Bson::Null }] };
+    let strict =
+        doc! { "$or": [{ "aggregateId": { "$ne": "refused" } }, { "position": Bson::Null }] };
     database
         .run_command(doc! { "collMod": "order_event_stream", "validator": strict })
         .await
@@ -116,10 +117,7 @@ async fn document_that_mongodb_does_not_change_stops_no_other_stream() {
     let running = test.sequence();
     another_append_gets_its_position(&test, "b").await;
 
-    database
-        .run_command(doc! { "collMod": "order_event_stream", "validator": {} })
-        .await
-        .unwrap();
+    database.run_command(doc! { "collMod": "order_event_stream", "validator": {} }).await.unwrap();
     another_append_gets_its_position(&test, "c").await;
     running.stop().await;
     let again = test.sequence();
@@ -300,7 +298,10 @@ async fn holes_and_large_appends_are_passed() {
     }
     test.until(559).await;
     test.streams("order").delete_many(doc! { "version": { "$lt": 12 } }).await.unwrap();
-    test.streams("customer").delete_many(doc! { "version": { "$in": [3, 5, 20, 30] } }).await.unwrap();
+    test.streams("customer")
+        .delete_many(doc! { "version": { "$in": [3, 5, 20, 30] } })
+        .await
+        .unwrap();
     let expected = all(&test.feed).await.len();
     assert!(expected > 500 && expected < 559);
 

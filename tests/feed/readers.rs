@@ -96,8 +96,7 @@ impl Reader {
 
     /// Reads a stream for a while, and drops it.
     async fn follow_stream(&mut self) {
-        let pages =
-            self.feed.pages(self.checkpoint.clone(), self.after, FeedFilter::default());
+        let pages = self.feed.pages(self.checkpoint.clone(), self.after, FeedFilter::default());
         let mut pages = Box::pin(pages);
         for _ in 0..rand::random_range(1..=MAX_PAGES) {
             let mut ends = self.ends.clone();
