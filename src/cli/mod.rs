@@ -14,6 +14,7 @@ mod outbox;
 mod output;
 mod run;
 mod schema;
+mod subscriptions;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,9 @@ enum Command {
     /// The outbox's records
     #[command(subcommand)]
     Outbox(outbox::Command),
+    /// The subscriptions to the feed
+    #[command(subcommand)]
+    Subscriptions(subscriptions::Command),
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
     /// The instances that run, and those that have stopped without a word
@@ -72,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&cli.global, options),
         Command::Schema(command) => schema::run(&cli.global, command),
         Command::Outbox(command) => outbox::run(&cli.global, command),
+        Command::Subscriptions(command) => subscriptions::run(&cli.global, command),
         Command::Append(options) => append::run(&cli.global, options),
         Command::Instances(args) => fleet::run(&cli.global, FleetRequest::Instances(*args)),
         Command::Partitions(args) => fleet::run(&cli.global, FleetRequest::Partitions(*args)),

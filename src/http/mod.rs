@@ -29,6 +29,7 @@ mod snapshots;
 mod state;
 mod stored;
 mod stream;
+mod subscriptions;
 mod tls;
 mod trace;
 
@@ -62,6 +63,7 @@ fn calls(has_wow: bool) -> OpenApiRouter<Api> {
         .merge(queries::calls())
         .merge(wow)
         .merge(prepare::calls())
+        .merge(subscriptions::calls())
         .merge(outbox::calls())
         .merge(fleet::calls())
 }
