@@ -1,5 +1,7 @@
 //! Who copies: one owner at a time, with at most `max_pending` records.
 
+use std::time::Duration;
+
 use bson::doc;
 
 use crate::api::Api;
@@ -54,7 +56,7 @@ async fn at_most_max_pending_records_wait() {
             // Another owner, which knows nothing of what was copied.
             pusher.stop().await;
             pusher = all.push_elsewhere();
-            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
             let pending = all.pending("slow").await;
             assert!(pending <= 5, "{pending} wait after a change of the owner");
         }
@@ -73,6 +75,22 @@ async fn at_most_max_pending_records_wait() {
 /// Another daemon owns the subscription and has copied nothing yet, when a page that was read before is sent.
 #[fixture::test]
 async fn owner_of_an_earlier_epoch_copies_nothing() {
+    let far = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
+    let other = doc! { "epoch": 100_i64, "owner": "another", "ownedUntil": far };
+
+    page_is_not_copied_after(async |all| all.set("everything", other).await).await;
+}
+
+#[fixture::test]
+async fn page_read_before_a_pause_is_not_copied() {
+    page_is_not_copied_after(async |all| {
+        all.subscriptions.pause("everything").await.unwrap();
+    })
+    .await;
+}
+
+/// Changes a subscription while its owner has read a page, and has not sent its transaction yet.
+async fn page_is_not_copied_after(change: impl AsyncFnOnce(&TestSubscriptions)) {
     let all = TestSubscriptions::new().await;
     let settings = mongo_settings(&all.test.outbox.database);
     let settings = crate::api::with(settings, &["events.enabled=true", "feed.enabled=true"]);
@@ -82,16 +100,16 @@ async fn owner_of_an_earlier_epoch_copies_nothing() {
     let owned = async || all.subscriptions.get("everything").await.unwrap().owner.is_some();
     eventually("an owner", owned).await;
     all.append("order", &["1", "2"], "a").await;
-    tokio::time::sleep(std::time::Duration::from_millis(1_000)).await;
+    // It reads the page within this time, and does not send it.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(all.position("everything").await, 0);
 
-    let far = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
-    let other = doc! { "epoch": 100_i64, "owner": "another", "ownedUntil": far };
-    all.set("everything", other).await;
+    change(&all).await;
+
+    // It has had its turn when the time of the fail point is over.
+    tokio::time::sleep(Duration::from_millis(4_000)).await;
     all.create(&push("other", 1_000)).await;
-
-    // It has had its turn when it copies another subscription: both run in the same process.
     all.until_position("other", 2).await;
-    tokio::time::sleep(std::time::Duration::from_millis(4_000)).await;
     assert_eq!(all.copies("everything").await.len(), 0);
     assert_eq!(all.position("everything").await, 0);
     slow.stop().await;
@@ -118,8 +136,9 @@ async fn suspended_owner_that_wakes_copies_nothing() {
     eventually("an owner", || async { owner().await.is_some() }).await;
     let suspended = owner().await;
     test.append("order", "1", "a", 2).await;
-    test.feed.wait_beyond(1).await;
-    tokio::time::sleep(std::time::Duration::from_millis(1_000)).await;
+    let head = async || test.feed.state().await.unwrap().unwrap().head;
+    eventually("the positions", || async { head().await == 2 }).await;
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
     first.postrider.signal(Signal::STOP);
     assert_eq!(subscriptions.get("everything").await.unwrap().position, 0, "it was too late");
     let second = Api::begin(&settings, "").await;

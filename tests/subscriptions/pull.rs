@@ -87,7 +87,10 @@ async fn second_member_stands_by_and_takes_over_after_expiry() {
         assert!(matches!(stale, Err(SubscriptionError::LeaseLost(_))), "{stale:?}");
     }
     assert_eq!(all.position("billing").await, 1);
-    all.subscriptions.acknowledge("billing", &second.lease, 2).await.unwrap();
+    // A lease of the same member from before.
+    eventually("the return", || async { all.pull("billing", "a").await.is_ok() }).await;
+    let stale = all.subscriptions.acknowledge("billing", &first.lease, 2).await;
+    assert!(matches!(stale, Err(SubscriptionError::LeaseLost(_))), "{stale:?}");
     all.stop().await;
 }
 

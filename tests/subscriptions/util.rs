@@ -32,14 +32,14 @@ impl TestSubscriptions {
         Self { test, subscriptions, sequencer }
     }
 
-    /// Appends one event to each of these aggregates of a name, and waits for their positions.
+    /// Appends one event to each of these aggregates of a name: their positions are in this order.
     pub async fn append(&self, name: &str, ids: &[&str], request: &str) {
-        let before = self.test.feed.state().await.unwrap().unwrap().head;
+        let head = async || self.test.feed.state().await.unwrap().unwrap().head;
         for id in ids {
+            let before = head().await;
             self.test.append(name, id, request, 1).await;
+            eventually("the position", || async { head().await > before }).await;
         }
-        let after = before + i64::try_from(ids.len()).unwrap();
-        self.test.feed.wait_beyond(after - 1).await;
     }
 
     pub async fn create(&self, new: &NewSubscription) {

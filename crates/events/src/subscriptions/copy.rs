@@ -27,12 +27,13 @@ pub(super) async fn copy(
     store: &SubscriptionStore,
     outbox: &Collections,
     owned: &Subscription,
+    open_session: &mut Option<ClientSession>,
     records: &[RawDocumentBuf],
     position: i64,
 ) -> Result<Subscription, SubscriptionError> {
     failpoint::hit("subscriptions::before_copy");
     let copying = Copying { store, outbox, owned, records, position };
-    let copied = transact(store.context(), ACTION, &copying).await?;
+    let copied = transact(store.context(), ACTION, open_session, &copying).await?;
     failpoint::hit("subscriptions::after_commit");
     Ok(copied)
 }

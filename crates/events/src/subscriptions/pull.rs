@@ -292,7 +292,7 @@ impl Subscriptions {
             SubscriptionError::Invalid(vec![flaw])
         })?;
         let parking = Parking { of: self, token: &token, found: &found, event: &event, reason };
-        if transact(self.store.context(), "park an event", &parking).await? {
+        if transact(self.store.context(), "park an event", &mut None, &parking).await? {
             return Ok(position);
         }
         self.refused(name, &token, position).await?;

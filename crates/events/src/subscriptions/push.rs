@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
+use mongodb::ClientSession;
 use postrider_outbox::collections::Collections;
 use postrider_outbox::wakeup::{ScanHint, Wakeup};
 use postrider_store::StoreError;
@@ -77,6 +78,8 @@ pub(super) struct WorkerParts {
 pub(super) struct PushWorker {
     parts: WorkerParts,
     owned: Subscription,
+    /// The session of its transactions, which the next owner ends.
+    session: Option<ClientSession>,
     /// The position up to which was read; behind the stored one where the filter let nothing pass.
     read_to: i64,
     stored_at: Instant,
@@ -84,10 +87,10 @@ pub(super) struct PushWorker {
 }
 
 impl PushWorker {
-    pub(super) fn new(parts: WorkerParts, owned: Subscription) -> Self {
+    pub(super) fn new(parts: WorkerParts, owned: Subscription, session: ClientSession) -> Self {
         let now = Instant::now();
         let read_to = owned.position;
-        Self { parts, owned, read_to, stored_at: now, renewed_at: now }
+        Self { parts, owned, session: Some(session), read_to, stored_at: now, renewed_at: now }
     }
 
     /// Copies events until `stop`, or until the subscription is not this worker's any more. `latest` is the
@@ -181,7 +184,7 @@ impl PushWorker {
             (&page.items[..copied], page.items[copied - 1].position)
         };
         let WorkerParts { store, outbox, wake, .. } = &self.parts;
-        let moved = copy(store, outbox, &self.owned, &records, next).await?;
+        let moved = copy(store, outbox, &self.owned, &mut self.session, &records, next).await?;
         waiting.add(items.iter().map(|event| copy_id(&self.owned, event)));
         if let Some(wake) = wake {
             let keys = items.iter().map(|event| key(&self.owned.name, &event.aggregate_id));

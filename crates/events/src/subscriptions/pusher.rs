@@ -155,7 +155,11 @@ impl Pusher {
         {
             return Ok(());
         }
-        let Some(owned) = self.parts.store.own(&found.name, &self.owner).await? else {
+        let store = &self.parts.store;
+        // A transaction of an owner that was killed would keep others from the document for a minute.
+        store.end_session_of(found).await;
+        let session = store.session().await?;
+        let Some(owned) = store.own(&found.name, &self.owner, &session).await? else {
             return Ok(());
         };
         info!(
@@ -165,7 +169,7 @@ impl Pusher {
             "this process pushes the subscription"
         );
         let (latest, watched) = watch::channel(Some(owned.clone()));
-        let worker = PushWorker::new(self.parts.clone(), owned.clone());
+        let worker = PushWorker::new(self.parts.clone(), owned.clone(), session);
         let task = tokio::spawn(worker.run(stop.clone(), watched));
         self.workers.insert(owned.name.clone(), RunningWorker { latest, owned, task });
         Ok(())

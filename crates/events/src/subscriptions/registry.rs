@@ -16,7 +16,8 @@ use crate::subscriptions::new::{NewSubscription, SubscriptionDelivery};
 use crate::subscriptions::parked::{ParkedEvent, ParkedStore};
 use crate::subscriptions::store::{SubscriptionStore, literal};
 use crate::subscriptions::subscription::fields::{
-    EPOCH, ERROR, FEED, GIVEN, ID, OWNED_UNTIL, OWNER, PARKED, POSITION, REPLAY, STATE, UID,
+    EPOCH, ERROR, FEED, GIVEN, ID, OWNED_UNTIL, OWNER, PARKED, POSITION, REPLAY, SESSION, STATE,
+    UID,
 };
 use crate::subscriptions::subscription::{Subscription, SubscriptionKind, SubscriptionState};
 use crate::subscriptions::transact::{Statements, transact};
@@ -157,7 +158,7 @@ impl Subscriptions {
         let before = self.load(name).await?;
         let feed = self.feed_at(position).await?;
         let replaying = Replaying { of: self, before: &before, feed: &feed.feed, position };
-        transact(self.store.context(), "replay a subscription", &replaying).await?;
+        transact(self.store.context(), "replay a subscription", &mut None, &replaying).await?;
         self.get(name).await
     }
 
@@ -169,7 +170,7 @@ impl Subscriptions {
     pub async fn delete(&self, name: &str) -> Result<(), SubscriptionError> {
         let found = self.load(name).await?;
         let deleting = Deleting { of: self, found: &found };
-        transact(self.store.context(), "delete a subscription", &deleting).await
+        transact(self.store.context(), "delete a subscription", &mut None, &deleting).await
     }
 
     /// The parked events of a pull subscription, or the events of a push subscription whose records
@@ -209,7 +210,7 @@ impl Subscriptions {
             return Err(SubscriptionError::WrongKind { name, kind, remedy });
         }
         let discarding = Discarding { of: self, found: &found, position };
-        transact(self.store.context(), "discard parked events", &discarding).await
+        transact(self.store.context(), "discard parked events", &mut None, &discarding).await
     }
 }
 
@@ -241,7 +242,7 @@ impl Statements for Replaying<'_> {
             STATE: { "$cond": [is_stopped, running, format!("${STATE}")] },
         };
         let filter = doc! { ID: &before.name, UID: &before.uid };
-        let unset = [OWNER, OWNED_UNTIL, ERROR];
+        let unset = [OWNER, OWNED_UNTIL, SESSION, ERROR];
         let changed = store.change_within(session, filter, set, &unset).await?;
         changed.ok_or_else(|| SubscriptionError::Unknown(before.name.clone())).map(drop)
     }
@@ -325,6 +326,7 @@ fn document(
         owner: None,
         owned_until: None,
         epoch: 0,
+        session: None,
         destination,
         max_pending,
         lease_millis,

@@ -6,11 +6,14 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReturnDocument;
 use mongodb::{ClientSession, Collection};
+use postrider_store::connect::ask;
+use postrider_store::text::chain;
 use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
+use tracing::debug;
 
 use crate::context::{CollectionKind, Context};
 use crate::subscriptions::subscription::fields::{
-    EPOCH, ERROR, FEED, ID, KIND, NOW, OWNED_UNTIL, OWNER, POSITION, REPLAY, STATE, UID,
+    EPOCH, ERROR, FEED, ID, KIND, NOW, OWNED_UNTIL, OWNER, POSITION, REPLAY, SESSION, STATE, UID,
 };
 use crate::subscriptions::subscription::{Subscription, SubscriptionKind, SubscriptionState};
 
@@ -133,6 +136,7 @@ impl SubscriptionStore {
         &self,
         name: &str,
         owner: &str,
+        session: &ClientSession,
     ) -> Result<Option<Subscription>, StoreError> {
         let mut free = doc! {
             ID: name,
@@ -142,10 +146,29 @@ impl SubscriptionStore {
         free.insert("$expr", has_ended());
         let set = doc! {
             OWNER: literal(owner),
+            SESSION: session.id().get("id").cloned().unwrap_or(Bson::Null),
             OWNED_UNTIL: until(PUSH_LEASE),
             EPOCH: { "$add": [format!("${EPOCH}"), 1_i64] },
         };
         self.change(free, set, &[]).await
+    }
+
+    /// Opens a session for the transactions of an owner.
+    pub(super) async fn session(&self) -> Result<ClientSession, StoreError> {
+        let starting = self.context.client().start_session().causal_consistency(false);
+        within("open a session", limits::BATCH_TIMEOUT, starting).await
+    }
+
+    /// Ends the session of an owner whose lease has ended, and with it a transaction that is still open.
+    /// A user needs no privilege to kill a session of their own.
+    pub(super) async fn end_session_of(&self, found: &Subscription) {
+        let Some(session) = &found.session else { return };
+        let kill = doc! { "killSessions": [{ "id": session.clone() }] };
+        let admin = self.context.client().database("admin");
+        if let Err(error) = ask(&admin, "end the session of an earlier owner", kill).await {
+            // MongoDB ends the transaction later (transactionLifetimeLimitSeconds).
+            debug!(error = chain(&error), "the session of an earlier owner was not ended");
+        }
     }
 
     /// Renews the lease of an owner. `false`: it is lost.
@@ -156,7 +179,9 @@ impl SubscriptionStore {
 
     /// Gives the lease up, so that another daemon does not wait for its end.
     pub(super) async fn disown(&self, owned: &Subscription) -> Result<(), StoreError> {
-        self.change(of_owner(owned), Document::new(), &[OWNER, OWNED_UNTIL]).await.map(drop)
+        self.change(of_owner(owned), Document::new(), &[OWNER, OWNED_UNTIL, SESSION])
+            .await
+            .map(drop)
     }
 
     /// Stops a subscription whose position is of another feed, unless it was changed meanwhile.

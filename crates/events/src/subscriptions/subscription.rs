@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::{DateTime, Document};
+use bson::{Bson, DateTime, Document};
 use postrider_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ pub(super) mod fields {
     pub(crate) const OWNER: &str = "owner";
     pub(crate) const OWNED_UNTIL: &str = "ownedUntil";
     pub(crate) const EPOCH: &str = "epoch";
+    pub(crate) const SESSION: &str = "session";
     pub(crate) const GIVEN: &str = "given";
     pub(crate) const PARKED: &str = "parked";
     /// Not stored: the time of the server when the document was read.
@@ -106,6 +107,9 @@ pub struct Subscription {
     pub owned_until: Option<DateTime>,
     /// Rises with every new owner and with every replay. Every write of an owner names it.
     pub epoch: i64,
+    /// Push: the session of the owner's transactions.
+    #[serde(default)]
+    pub(super) session: Option<Bson>,
     /// Push: the exchange or topic of its records.
     #[serde(default)]
     pub destination: Option<String>,

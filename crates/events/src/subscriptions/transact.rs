@@ -26,20 +26,22 @@ pub(super) trait Statements: Sync {
 
 /// Runs statements in a transaction: all of them take effect, or none.
 ///
-/// After [`SubscriptionError::Store`] the outcome may be unknown.
+/// They run in `open_session` if there is one, and leave the session there. After
+/// [`SubscriptionError::Store`] the outcome may be unknown.
 pub(super) async fn transact<S: Statements>(
     context: &Context,
     action: &'static str,
+    open_session: &mut Option<ClientSession>,
     statements: &S,
 ) -> Result<S::Done, SubscriptionError> {
-    let mut open_session = None;
     let mut failures = 0;
     loop {
-        let mut session = begin(context, &mut open_session).await?;
+        let mut session = begin(context, open_session).await?;
         let (error, is_final) = match statements.run(&mut session).await {
             Ok(done) => match commit_any(&mut session, action).await {
                 // (A commit refuses nothing.)
                 TransactionOutcome::Committed | TransactionOutcome::Refused { .. } => {
+                    *open_session = Some(session);
                     return Ok(done);
                 }
                 TransactionOutcome::Again(error) => (error, false),
@@ -54,13 +56,14 @@ pub(super) async fn transact<S: Statements>(
             }
             Err(error) => {
                 abort(&mut session).await;
+                *open_session = Some(session);
                 return Err(error);
             }
         };
-        open_session = Some(session);
+        *open_session = Some(session);
         failures += 1;
         if is_final || failures >= MAX_TRIES {
-            end(&mut open_session).await;
+            end(open_session).await;
             return Err(error.into());
         }
         tokio::time::sleep(backoff(failures)).await;
