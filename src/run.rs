@@ -12,6 +12,7 @@
 mod error;
 mod health;
 mod instance;
+mod pushing;
 mod startup;
 
 use std::collections::BTreeMap;
@@ -55,6 +56,9 @@ const LANE: &str = "a lane of the event store";
 
 /// Name of a part, for the error when it ends on its own.
 const SEQUENCER: &str = "the sequencer of the feed";
+
+/// Name of a part, for the error when it ends on its own.
+const PUSHER: &str = "the copying of subscriptions";
 
 /// Interval of histogram upkeep if no client scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -197,6 +201,7 @@ async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
         _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
+        () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
     };
     // (No records are drained: there is time.)
     instance.leave(Instant::now() + SHUTDOWN_GRACE).await;
@@ -235,6 +240,7 @@ async fn relay(
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
         _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
+        () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = follow(follower, health, stop) => {

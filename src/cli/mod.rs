@@ -17,6 +17,7 @@ mod output;
 mod run;
 mod schema;
 mod store;
+mod subscriptions;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,9 @@ enum Command {
     /// The outbox's records
     #[command(subcommand)]
     Outbox(outbox::Command),
+    /// The subscriptions to the feed
+    #[command(subcommand)]
+    Subscriptions(subscriptions::Command),
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
     /// The end of event streams
@@ -81,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&cli.global, options),
         Command::Schema(command) => schema::run(&cli.global, command),
         Command::Outbox(command) => outbox::run(&cli.global, command),
+        Command::Subscriptions(command) => subscriptions::run(&cli.global, command),
         Command::Append(options) => append::run(&cli.global, options),
         Command::Events(command) => events::run(&cli.global, command),
         Command::Feed(command) => feed::run(&cli.global, command),

@@ -1,6 +1,7 @@
 //! Problems (RFC 9457): `application/problem+json` with a stable `code`.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -30,6 +31,8 @@ pub struct Problem {
     actual: Option<i64>,
     /// Whether the request may have taken effect, so that the answer needs [`retry_advice`].
     is_unconfirmed: bool,
+    /// The seconds after which a repeated request may succeed.
+    retry_after: Option<u64>,
 }
 
 /// A problem (RFC 9457).
@@ -67,7 +70,16 @@ pub struct ProblemAnswer {
 impl Problem {
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
-        Self { status, code, detail, errors: Vec::new(), actual: None, is_unconfirmed: false }
+        let errors = Vec::new();
+        Self {
+            status,
+            code,
+            detail,
+            errors,
+            actual: None,
+            is_unconfirmed: false,
+            retry_after: None,
+        }
     }
 
     /// The body is not JSON.
@@ -156,6 +168,11 @@ impl Problem {
         Self { actual: Some(actual), ..self }
     }
 
+    /// The same problem, which may be gone after this time.
+    pub fn retry_after(self, after: Duration) -> Self {
+        Self { retry_after: Some(after.as_secs() + u64::from(after.subsec_nanos() > 0)), ..self }
+    }
+
     /// A failure of MongoDB: a transient one is worth a retry, a permanent one needs an operator.
     pub fn of_failure(
         is_permanent: bool,
@@ -226,7 +243,11 @@ impl Problem {
             StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
             }
-            _ => {}
+            _ => {
+                if let Some(seconds) = self.retry_after {
+                    headers.insert(header::RETRY_AFTER, seconds.into());
+                }
+            }
         }
         response
     }
@@ -269,6 +290,8 @@ pub fn retry_advice(method: &Method, path: &str) -> &'static str {
         "whether it was written is unknown; retry with the same body, which takes effect once"
     } else if area.starts_with("prepare/") {
         "whether the key was changed is unknown; read it"
+    } else if area.starts_with("subscriptions/") && area.ends_with("/ack") {
+        "whether it was acknowledged is unknown; repeat it, which has no other effect"
     } else if area == "outbox/records" {
         "whether the record was enqueued is unknown; retry with the same id, since without an id a \
          retry enqueues another record"

@@ -26,6 +26,7 @@ use crate::partition::names::{self, HeldName, Replaced};
 use crate::partition::owned::{AssignedPartitions, OwnedPartitions};
 use crate::partition::suspension::SuspensionDetector;
 use crate::relay::{Relay, RelayParts};
+use crate::run::pushing::Pushing;
 use crate::run::startup::Prepared;
 use crate::sink::registry::AnySink;
 use crate::telemetry::chain;
@@ -50,6 +51,8 @@ pub(super) struct Instance {
     pub(super) sequencing: Sequencing,
     /// Completes the erasures of event streams; never ends.
     pub(super) erasing: AbortOnDropHandle<()>,
+    /// Pushes subscriptions.
+    pub(super) pushing: Pushing,
     wakeup: Wakeup,
     name: Option<HeldName>,
     /// Answers whether the holder of the name is alive.
@@ -73,6 +76,7 @@ impl Instance {
         let feed = plan.feed.is_some().then(|| Feed::new(context.clone()));
         let sequencing = Sequencing::start(feed.as_ref().zip(plan.feed.as_ref()));
         let wakeup = Wakeup::default();
+        let pushing = Pushing::start(&context, feed.as_ref(), &collections, &wakeup, stop);
         let events = plan
             .events_enabled
             .then(|| EventStore::with_wakeup(context, collections.clone(), wakeup.clone()));
@@ -105,6 +109,7 @@ impl Instance {
             feed,
             sequencing,
             erasing,
+            pushing,
             wakeup,
             name,
             name_keeper,
@@ -171,6 +176,7 @@ impl Instance {
 
     /// Removes this instance's document. A failure does not fail the shutdown.
     pub(super) async fn leave(&mut self, deadline: Instant) {
+        self.pushing.ended_by(deadline).await;
         self.sequencing.stop(deadline).await;
         if let Err(error) = self.heartbeat.leave(deadline).await {
             warn!(error = chain(&error), "this instance was not signed off: it will go stale");

@@ -270,6 +270,7 @@ mod tests {
                         prop_assert_eq!(*actual, versions[id]);
                     }
                     Decision::ReadFirst => prop_assert!(false, "everything is known"),
+                    Decision::Ended { .. } => prop_assert!(false, "no stream has ended"),
                     Decision::Wait => {}
                 }
             }

@@ -21,6 +21,7 @@
 //! | [`ending`] | ends and erases streams |
 //! | [`load`] | reads |
 //! | [`feed`] | one position for each event of the context, and reads in their order |
+//! | [`subscriptions`] | named readers of the feed, whose position Postrider keeps |
 //! | `commits` | reports of commits, to the feed in the same process |
 //! | `json` | the JSON form, of HTTP and of `postrider append` |
 //!
@@ -53,6 +54,7 @@ pub mod snapshot;
 mod state;
 pub mod store;
 pub mod stream;
+pub mod subscriptions;
 mod transaction;
 mod unit_of_work;
 mod unit_run;

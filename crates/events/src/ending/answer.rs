@@ -91,7 +91,7 @@ const UNREACHABLE: [Unreachable; 6] = [
     },
     Unreachable {
         place: "read models",
-        detail: "collections that your programs build from events, such as those of subscriptions",
+        detail: "collections that your programs build from events, and records of deleted subscriptions",
     },
     Unreachable {
         place: "oplog",

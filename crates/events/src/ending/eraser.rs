@@ -24,6 +24,7 @@ use crate::stream::fields::{
     AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, SIZE, VERSION,
 };
 use crate::stream::record_ids;
+use crate::subscriptions::copies_of;
 
 /// The appends of one page.
 const PAGE_APPENDS: u32 = 100;
@@ -176,7 +177,7 @@ impl Eraser {
                 let (state, counts) = (ErasureState::Running, work.counts);
                 return Ok(Some(Progress { state, pending, counts }));
             }
-            let erased = self.records.erase(&copies(&page), work.pending).await?;
+            let erased = self.records.erase(&self.copies(&page).await?, work.pending).await?;
             if erased.discarded > 0 {
                 self.count_discarded(&work, erased.discarded).await?;
                 work.counts.discarded += erased.discarded;
@@ -356,6 +357,20 @@ impl Eraser {
         Ok(found.and_then(|found| Work::read(&found)))
     }
 
+    /// The ids of all outbox records that may have the content of these appends: their own, and those of
+    /// subscriptions.
+    async fn copies(&self, page: &[ErasedAppend]) -> Result<Vec<Uuid>, StoreError> {
+        let id = |append: &ErasedAppend| match &append.id {
+            Bson::String(id) => id.clone(),
+            id => id.to_string(),
+        };
+        let appends: Vec<(String, i64)> =
+            page.iter().map(|append| (id(append), signed(append.size))).collect();
+        let mut ids = records(page);
+        ids.extend(copies_of(&self.context, &appends).await?);
+        Ok(ids)
+    }
+
     fn works(&self) -> Collection<Document> {
         connect::collection(&self.context.database(CollectionKind::Events), COLLECTION)
     }
@@ -365,9 +380,9 @@ impl Eraser {
     }
 }
 
-/// The ids of all outbox records that have the content of these appends. (Appends of other programs have
-/// none, unless their ids are UUIDs.) Whatever copies events into the outbox adds its ids here.
-fn copies(page: &[ErasedAppend]) -> Vec<Uuid> {
+/// The ids of the records of these appends. (Appends of other programs have none, unless their ids are
+/// UUIDs.)
+fn records(page: &[ErasedAppend]) -> Vec<Uuid> {
     let of_append = |append: &ErasedAppend| {
         let stream = append.id.as_str().and_then(|id| Uuid::parse_str(id).ok())?;
         Some(record_ids(&stream, usize::try_from(append.size).unwrap_or(0)))
