@@ -10,6 +10,8 @@
 //   PREPARE_KEYS               names of prepare keys, default ""
 //   EVENTS_CONTEXT             the bounded context (events.context), default "default"
 //   EVENTS_REQUEST_ID_UNIQUE   aggregate or global (events.request_id_unique), default "aggregate"
+//   FEED_ENABLED               whether there is a feed (feed.enabled), default "false": with "true" the event streams get
+//                              the index of positions too
 //   EVENTS_DATABASE            the database of the event streams (events.database), default ""
 //   SNAPSHOTS_DATABASE         that of the snapshots (snapshots.database), default ""
 //   PREPARE_DATABASE           that of the prepare keys (prepare.database), default ""
@@ -25,6 +27,7 @@ const aggregates = names(process.env.AGGREGATES ?? "order");
 const prepareKeys = names(process.env.PREPARE_KEYS ?? "");
 const context = process.env.EVENTS_CONTEXT || "default";
 const requestIds = process.env.EVENTS_REQUEST_ID_UNIQUE || "aggregate";
+const feed = process.env.FEED_ENABLED || "false";
 const database = (name) => db.getSiblingDB(name || db.getName());
 const events = database(process.env.EVENTS_DATABASE ?? "");
 const snapshots = database(process.env.SNAPSHOTS_DATABASE ?? "");
@@ -76,6 +79,16 @@ const ofEvents = [
   {
     name: "ownerId_hashed",
     key: { ownerId: "hashed" },
+  },
+];
+
+// What the feed needs there too. Appends don't wait for it.
+const ofFeed = [
+  // The feed: events in the order of their positions; and appends without a position, by
+  // createTime, for its audits.
+  {
+    name: "position_1_createTime_1",
+    key: { position: 1, createTime: 1 },
   },
 ];
 
@@ -218,6 +231,9 @@ function check() {
   if (!Object.hasOwn(ofRequests, requestIds)) {
     throw new Error(`EVENTS_REQUEST_ID_UNIQUE is ${JSON.stringify(requestIds)}; it may be aggregate or global`);
   }
+  if (!["true", "false"].includes(feed)) {
+    throw new Error(`FEED_ENABLED is ${JSON.stringify(feed)}; it may be true or false`);
+  }
   for (const name of [...aggregates, ...prepareKeys]) {
     if (!/^[a-zA-Z][a-zA-Z0-9_.-]{0,63}$/.test(name) || name.startsWith("system.")) {
       throw new Error(`${JSON.stringify(name)} is no name: a letter, followed by at most 63 letters, digits, _ . -`);
@@ -248,7 +264,7 @@ db.getMongo().setReadPref("primary");
 print(`Context ${context}: events in database ${events.getName()}, snapshots in ${snapshots.getName()}, `
   + `prepare keys in ${prepare.getName()}`);
 for (const name of aggregates) {
-  create(events, `${name}_event_stream`, ofEvents);
+  create(events, `${name}_event_stream`, feed === "true" ? [...ofEvents, ...ofFeed] : ofEvents);
   create(snapshots, `${name}_snapshot`, ofSnapshots);
 }
 for (const name of prepareKeys) create(prepare, `prepare_${name}`, ofPrepareKeys);

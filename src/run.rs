@@ -12,6 +12,7 @@
 mod error;
 mod health;
 mod instance;
+mod pushing;
 mod startup;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::change_stream::Follower;
 use crate::config::Resolved;
-use crate::events::metrics::AppendMetrics;
+use crate::events::metrics::{AppendMetrics, ErasureMetrics};
 use crate::http::{Api, ApiServer, Drained};
 use crate::ids::{InstanceId, SinkName};
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer, survey};
@@ -37,7 +38,8 @@ use crate::relay::Relay;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
 use crate::run::health::{
-    watch_draining, watch_following, watch_partitions, watch_relay, watch_sinks, watch_store,
+    watch_draining, watch_feed, watch_following, watch_partitions, watch_relay, watch_sinks,
+    watch_store,
 };
 use crate::run::instance::{
     Instance, RelayComponents, SHUTDOWN_GRACE, until_broken, until_replaced,
@@ -54,6 +56,9 @@ const LANE: &str = "a lane of the event store";
 
 /// Name of a part, for the error when it ends on its own.
 const SEQUENCER: &str = "the sequencer of the feed";
+
+/// Name of a part, for the error when it ends on its own.
+const PUSHER: &str = "the copying of subscriptions";
 
 /// Interval of histogram upkeep if no client scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -152,6 +157,9 @@ async fn work(
     let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
     let instance = Instance::start(plan, id, prepared, stop);
     watch_store(health, instance.heartbeat.pulse());
+    if let Some(status) = &instance.sequencing.status {
+        watch_feed(health, status.clone());
+    }
     if let Some(api) = api {
         api.open(instance.services(plan));
     }
@@ -179,6 +187,7 @@ fn report_start(plan: &Resolved, id: InstanceId) {
     }
     if plan.events_enabled {
         AppendMetrics::new();
+        ErasureMetrics::new();
     }
     store_up(false);
 }
@@ -191,6 +200,8 @@ async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<
         _ = &mut instance.beating => Err(RunError::Uninvited("the heartbeat")),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
+        _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
+        () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
     };
     // (No records are drained: there is time.)
     instance.leave(Instant::now() + SHUTDOWN_GRACE).await;
@@ -228,6 +239,8 @@ async fn relay(
         replaced = until_replaced(&mut instance.name_keeper) => Err(RunError::Replaced(replaced)),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
+        _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
+        () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
         () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = follow(follower, health, stop) => {

@@ -14,10 +14,12 @@
 //! | `schema` | whether the schema exists, or will be created |
 //! | `privileges` | whether the user may do all that `run` does |
 //! | `context` | whether a database of the append path belongs to another context |
+//! | `feed` | what the feed needs, and its state |
 //! | `sinks` | whether brokers are reached, and have the configured destinations |
 
 mod clocks;
 mod context;
+mod feed;
 pub mod finding;
 mod members;
 mod mongodb;

@@ -2,11 +2,13 @@
 
 use ::mongodb::{Client, Database};
 use bson::{Document, doc};
-use futures_util::future::join4;
+use futures_util::future::join5;
 use tokio::time::timeout;
 
 use crate::check::finding::{Finding, PROBE_TIMEOUT};
-use crate::check::{clocks, context, members, privileges, replica_set, schema, shard_key, version};
+use crate::check::{
+    clocks, context, feed, members, privileges, replica_set, schema, shard_key, version,
+};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
 use crate::store::StoreError;
@@ -38,11 +40,12 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     let mut findings = vec![Finding::good(NAME, format!("reached, {kind}"))];
     let admin = client.database("admin");
     let collections = Collections::new(client.clone(), &plan.database, &plan.prefix);
-    let (version, deployment, (schema, privileges), append) = join4(
+    let (version, deployment, (schema, privileges), append, feed) = join5(
         bounded("mongodb version", version::probe(&admin)),
         deployment(plan, &topology, &admin, &collections),
         schema_and_privileges(plan, &admin, &collections),
         append_path(plan, &client, &admin),
+        feed(plan, &topology, &client, &admin),
     )
     .await;
     findings.push(version);
@@ -50,7 +53,35 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     findings.push(schema);
     findings.push(privileges);
     findings.extend(append);
+    findings.extend(feed);
     findings
+}
+
+/// The findings of the feed, if it is enabled.
+async fn feed(
+    plan: &Resolved,
+    topology: &Topology,
+    client: &Client,
+    admin: &Database,
+) -> Vec<Finding> {
+    match topology {
+        _ if plan.feed.is_none() => Vec::new(),
+        Topology::Sharded => vec![feed::sharded()],
+        // Another finding has the remedy.
+        Topology::Standalone => Vec::new(),
+        Topology::ReplicaSet(_) => {
+            let privileges = bounded(privileges::FEED, privileges::probe_feed(plan, admin)).await;
+            let state = bounded(feed::NAME, feed::probe(plan, client)).await;
+            // Without its privileges the state may be unknown for that reason alone.
+            let is_known = privileges.ok || state.ok;
+            let mut findings = vec![privileges];
+            findings.extend(is_known.then_some(state));
+            if !plan.events_enabled && is_known {
+                findings.push(bounded(context::NAME, context::probe(plan, client)).await);
+            }
+            findings
+        }
+    }
 }
 
 /// The findings of the append path, if it is enabled.

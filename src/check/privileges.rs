@@ -11,6 +11,8 @@ pub(super) const NAME: &str = "privileges";
 
 pub(super) const APPEND: &str = "append privileges";
 
+pub(super) const FEED: &str = "feed privileges";
+
 /// Checks the privileges of the relay, with those that creating the schema needs.
 pub(super) async fn probe(
     plan: &Resolved,
@@ -29,6 +31,11 @@ pub(super) async fn probe(
 /// Checks the privileges of the append path, which a relay does not need.
 pub(super) async fn probe_append(plan: &Resolved, admin: &Database) -> Result<Finding, StoreError> {
     ask(APPEND, plan, admin, Part::Append).await
+}
+
+/// Checks the privileges of the feed, which the append path does not need.
+pub(super) async fn probe_feed(plan: &Resolved, admin: &Database) -> Result<Finding, StoreError> {
+    ask(FEED, plan, admin, Part::Feed { follow: true }).await
 }
 
 async fn ask(

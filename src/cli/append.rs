@@ -8,14 +8,9 @@ use clap::Args;
 
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output;
-use crate::context::Context;
+use crate::cli::store::{aggregate, invalid, open};
 use crate::events::json::{AppendRequest, BodyError, read_body};
-use crate::events::{Append, AppendError, EventStore, Flaw, Trace};
-use crate::names::{AggregateId, AggregateName};
-use crate::outbox::collections::Collections;
-use crate::run::RunError;
-use crate::schema;
-use crate::store::connect::{self, Topology};
+use crate::events::{Append, AppendError, Trace};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -38,25 +33,7 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     let plan = global.resolve_without_relay()?;
     let append = read(options)?;
     block_on(async {
-        let reached = connect::reach(&plan.mongo, &plan.database).await;
-        let (client, topology) = reached.map_err(anyhow::Error::from)?;
-        if topology == Topology::Standalone {
-            return Err(Failure::Failed(RunError::Standalone.into()));
-        }
-        let outbox = Collections::new(client.clone(), &plan.database, &plan.prefix);
-        // As `run` does: MongoDB would insert into a missing collection too, without indexes.
-        let options = plan.schema;
-        let missing = if plan.auto_init_schema {
-            schema::apply(&outbox, &options).await.map(|_| Vec::new())
-        } else {
-            schema::verify(&outbox, &options).await
-        };
-        let missing = missing.context("the outbox's schema can't be used")?;
-        if let Some(difference) = missing.first() {
-            let error = anyhow::anyhow!("{difference}; run `postrider schema apply`");
-            return Err(Failure::Failed(error));
-        }
-        let store = EventStore::new(Context::new(client, plan.context.clone()), outbox);
+        let store = open(&plan).await?;
         match store.append(append).await {
             Ok(done) => output::json(&serde_json::to_value(done).map_err(anyhow::Error::from)?),
             Err(AppendError::Invalid(flaws)) => Err(invalid(&flaws)),
@@ -67,10 +44,7 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
 
 fn read(options: &Options) -> Result<Append, Failure> {
     let usage = |what: &str, wrong: String| Failure::Usage(vec![format!("{what}: {wrong}")]);
-    let name = AggregateName::new(&options.name);
-    let name = name.map_err(|wrong| usage("the name", wrong.to_string()))?;
-    let id = AggregateId::new(&options.id);
-    let id = id.map_err(|wrong| usage("the id", wrong.to_string()))?;
+    let (name, id) = aggregate(&options.name, &options.id)?;
     let text = match options.file.as_str() {
         "-" => {
             let mut text = String::new();
@@ -94,8 +68,4 @@ fn read(options: &Options) -> Result<Append, Failure> {
         BodyError::Invalid(flaws) => invalid(&flaws),
     })?;
     Ok(request.into_append(name, id, Trace::default()))
-}
-
-fn invalid(flaws: &[Flaw]) -> Failure {
-    Failure::Usage(flaws.iter().map(ToString::to_string).collect())
 }

@@ -7,6 +7,8 @@ mod blocked;
 mod check;
 mod completions;
 mod config;
+mod events;
+mod feed;
 mod fleet;
 mod global;
 mod healthcheck;
@@ -14,6 +16,8 @@ mod outbox;
 mod output;
 mod run;
 mod schema;
+mod store;
+mod subscriptions;
 
 use std::process::ExitCode;
 
@@ -46,8 +50,17 @@ enum Command {
     /// The outbox's records
     #[command(subcommand)]
     Outbox(outbox::Command),
+    /// The subscriptions to the feed
+    #[command(subcommand)]
+    Subscriptions(subscriptions::Command),
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
+    /// The end of event streams
+    #[command(subcommand)]
+    Events(events::Command),
+    /// The feed: one position for each event
+    #[command(subcommand)]
+    Feed(feed::Command),
     /// The instances that run, and those that have stopped without a word
     Instances(output::OutputArgs),
     /// Which instance has which partition
@@ -72,7 +85,10 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&cli.global, options),
         Command::Schema(command) => schema::run(&cli.global, command),
         Command::Outbox(command) => outbox::run(&cli.global, command),
+        Command::Subscriptions(command) => subscriptions::run(&cli.global, command),
         Command::Append(options) => append::run(&cli.global, options),
+        Command::Events(command) => events::run(&cli.global, command),
+        Command::Feed(command) => feed::run(&cli.global, command),
         Command::Instances(args) => fleet::run(&cli.global, FleetRequest::Instances(*args)),
         Command::Partitions(args) => fleet::run(&cli.global, FleetRequest::Partitions(*args)),
         Command::Relay(command) => fleet::relay(&cli.global, command),

@@ -22,7 +22,7 @@ pub(super) enum Command {
         #[command(flatten)]
         named: Named,
         /// Instead the script that creates least-privilege roles: postrider_relay, postrider_append,
-        /// postrider_schema, postrider_operator, postrider_producer
+        /// postrider_feed, postrider_schema, postrider_operator, postrider_producer
         #[arg(long, conflicts_with_all = ["aggregate", "prepare"])]
         roles: bool,
     },

@@ -30,6 +30,7 @@ mod snapshots;
 mod state;
 mod stored;
 mod stream;
+mod subscriptions;
 mod tls;
 mod trace;
 
@@ -64,6 +65,7 @@ fn calls(has_wow: bool) -> OpenApiRouter<Api> {
         .merge(feed::calls())
         .merge(wow)
         .merge(prepare::calls())
+        .merge(subscriptions::calls())
         .merge(outbox::calls())
         .merge(fleet::calls())
 }

@@ -1,6 +1,7 @@
 //! Problems (RFC 9457): `application/problem+json` with a stable `code`.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -30,6 +31,8 @@ pub struct Problem {
     actual: Option<i64>,
     /// Whether the request may have taken effect, so that the answer needs [`retry_advice`].
     is_unconfirmed: bool,
+    /// The seconds after which a repeated request may succeed.
+    retry_after: Option<u64>,
 }
 
 /// A problem (RFC 9457).
@@ -55,7 +58,8 @@ pub struct ProblemAnswer {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     errors: Vec<Flaw>,
-    /// With `version_conflict` and `duplicate_aggregate`: the version that the aggregate has.
+    /// With `version_conflict`, `duplicate_aggregate` and `stream_ended`: the version that the aggregate
+    /// has.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     actual: Option<i64>,
@@ -66,7 +70,16 @@ pub struct ProblemAnswer {
 impl Problem {
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
-        Self { status, code, detail, errors: Vec::new(), actual: None, is_unconfirmed: false }
+        let errors = Vec::new();
+        Self {
+            status,
+            code,
+            detail,
+            errors,
+            actual: None,
+            is_unconfirmed: false,
+            retry_after: None,
+        }
     }
 
     /// The body is not JSON.
@@ -100,6 +113,11 @@ impl Problem {
     /// The state of the resource does not permit it.
     pub fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, code, detail)
+    }
+
+    /// The stream has ended: what is asked for is not read any more.
+    pub fn gone(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "stream_ended", detail)
     }
 
     /// More bytes than are accepted.
@@ -148,6 +166,11 @@ impl Problem {
     /// The same problem, with the version of the aggregate.
     pub fn at_version(self, actual: i64) -> Self {
         Self { actual: Some(actual), ..self }
+    }
+
+    /// The same problem, which may be gone after this time.
+    pub fn retry_after(self, after: Duration) -> Self {
+        Self { retry_after: Some(after.as_secs() + u64::from(after.subsec_nanos() > 0)), ..self }
     }
 
     /// A failure of MongoDB: a transient one is worth a retry, a permanent one needs an operator.
@@ -220,7 +243,11 @@ impl Problem {
             StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
             }
-            _ => {}
+            _ => {
+                if let Some(seconds) = self.retry_after {
+                    headers.insert(header::RETRY_AFTER, seconds.into());
+                }
+            }
         }
         response
     }
@@ -263,6 +290,8 @@ pub fn retry_advice(method: &Method, path: &str) -> &'static str {
         "whether it was written is unknown; retry with the same body, which takes effect once"
     } else if area.starts_with("prepare/") {
         "whether the key was changed is unknown; read it"
+    } else if area.starts_with("subscriptions/") && area.ends_with("/ack") {
+        "whether it was acknowledged is unknown; repeat it, which has no other effect"
     } else if area == "outbox/records" {
         "whether the record was enqueued is unknown; retry with the same id, since without an id a \
          retry enqueues another record"

@@ -82,6 +82,7 @@ struct SavedAnswer {
     responses(
         (status = 200, description = "a majority has it, or a newer one", body = SavedAnswer),
         (status = 404, description = "`not_found`: this instance hosts no snapshots"),
+        (status = 409, description = "`stream_ended`: nothing was saved"),
     ),
 )]
 async fn save_snapshot(
@@ -115,15 +116,24 @@ struct SnapshotAnswer {
     responses(
         (status = 200, description = "the snapshot", body = SnapshotAnswer),
         (status = 404, description = "`not_found`"),
+        (status = 410, description = "`stream_ended`"),
     ),
 )]
 async fn get_snapshot(
     call: Call<ReadScope, AggregatePath, TenantQuery>,
 ) -> Result<Json<SnapshotAnswer>, Problem> {
     let AggregatePath { name, id } = call.path;
-    let context = call.state.event_store()?.context();
+    let events = call.state.event_store()?;
+    let context = events.context();
     let tenant = call.query.tenant_id.as_deref();
-    let found = SnapshotStore::new(context.clone()).load(&name, &id, tenant).await?;
+    let found = match SnapshotStore::new(context.clone()).load(&name, &id, tenant).await {
+        Err(error @ SnapshotError::Ended) => return Err(Problem::gone(error.to_string())),
+        found => found?,
+    };
+    if found.is_none() {
+        // An end creates no snapshot.
+        events.check_open(&name, &id).await?;
+    }
     let missing = || Problem::not_found(format!("{name} {:?} has no snapshot", id.as_str()));
     Ok(Json(SnapshotAnswer {
         context_name: context.settings().name.clone(),
@@ -137,6 +147,7 @@ impl From<SnapshotError> for Problem {
         let detail = error.to_string();
         match error {
             SnapshotError::Version(_) => Self::wrong("version", detail),
+            SnapshotError::Ended => Self::conflict("stream_ended", detail),
             SnapshotError::TooLarge => Self::too_large(detail),
             SnapshotError::TooDeep | SnapshotError::Encode(_) => Self::wrong("state", detail),
             SnapshotError::Contended => Self::unavailable(detail),

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::events::EventStore;
 use crate::events::feed::Feed;
 use crate::events::query::QueryService;
+use crate::events::subscriptions::Subscriptions;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
 use crate::http::problem::Problem;
@@ -142,6 +143,19 @@ impl ApiState {
         self.readers.clone().try_acquire_owned().map_err(|_| {
             Problem::overloaded("more clients wait for events than feed.max_readers; try again")
         })
+    }
+
+    /// The subscriptions to the feed.
+    ///
+    /// # Errors
+    ///
+    /// As [`event_store`](Self::event_store), or this instance has no feed.
+    pub(super) fn subscriptions(&self) -> Result<Subscriptions, Problem> {
+        let context = self.event_store()?.context();
+        let feed = self.services()?.feed.clone();
+        let missing = "feed.enabled = false: this instance has no feed and no subscriptions";
+        let feed = feed.ok_or_else(|| Problem::not_found(missing))?;
+        Ok(Subscriptions::new(context, feed))
     }
 
     /// The event store.

@@ -4,6 +4,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::change_stream::FollowerStatus;
+use crate::events::feed::SequencerStatus;
 use crate::ids::SinkName;
 use crate::ops::{Health, HealthPart};
 use crate::partition::coordinator::CoordinatorStatus;
@@ -86,6 +87,20 @@ pub(super) fn watch_following(health: &Health, following: watch::Receiver<Follow
         FollowerStatus::Up => HealthPart::ok(),
         FollowerStatus::Starting => HealthPart::degraded("no change stream was opened yet"),
         FollowerStatus::Lost(why) => HealthPart::degraded(why),
+    });
+}
+
+/// Never down: readers get what has a position, and a restart does not help.
+pub(super) fn watch_feed(health: &Health, status: watch::Receiver<SequencerStatus>) {
+    health.watch("feed", move || match &*status.borrow() {
+        SequencerStatus::Up | SequencerStatus::Standby => HealthPart::ok(),
+        SequencerStatus::Starting => HealthPart::degraded("nothing was read yet"),
+        SequencerStatus::Scanning => HealthPart::degraded(
+            "no change stream: scans find the appends of other processes, a second later or more",
+        ),
+        SequencerStatus::Failing(why) => {
+            HealthPart::degraded(format!("no position was assigned: {why}"))
+        }
     });
 }
 

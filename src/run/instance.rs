@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use crate::change_stream::Follower;
 use crate::config::Resolved;
 use crate::events::EventStore;
-use crate::events::feed::{Feed, FeedConfig};
+use crate::events::feed::{Feed, FeedConfig, Sequencer, SequencerStatus};
 use crate::events::query::QueryService;
 use crate::http::Services;
 use crate::ids::InstanceId;
@@ -26,6 +26,7 @@ use crate::partition::names::{self, HeldName, Replaced};
 use crate::partition::owned::{AssignedPartitions, OwnedPartitions};
 use crate::partition::suspension::SuspensionDetector;
 use crate::relay::{Relay, RelayParts};
+use crate::run::pushing::Pushing;
 use crate::run::startup::Prepared;
 use crate::sink::registry::AnySink;
 use crate::telemetry::chain;
@@ -48,6 +49,10 @@ pub(super) struct Instance {
     feed: Option<Feed>,
     /// Assigns the positions of the feed.
     pub(super) sequencing: Sequencing,
+    /// Completes the erasures of event streams; never ends.
+    pub(super) erasing: AbortOnDropHandle<()>,
+    /// Pushes subscriptions.
+    pub(super) pushing: Pushing,
     wakeup: Wakeup,
     name: Option<HeldName>,
     /// Answers whether the holder of the name is alive.
@@ -71,9 +76,17 @@ impl Instance {
         let feed = plan.feed.is_some().then(|| Feed::new(context.clone()));
         let sequencing = Sequencing::start(feed.as_ref().zip(plan.feed.as_ref()));
         let wakeup = Wakeup::default();
+        let pushing = Pushing::start(&context, feed.as_ref(), &collections, &wakeup, stop);
         let events = plan
             .events_enabled
             .then(|| EventStore::with_wakeup(context, collections.clone(), wakeup.clone()));
+        let erasing = events.clone();
+        let erasing = AbortOnDropHandle::new(tokio::spawn(async move {
+            match erasing {
+                Some(events) => events.complete_erasures().await,
+                None => std::future::pending().await,
+            }
+        }));
         let name_keeper = name.as_ref().map(|held| {
             let keeping = names::answer_questions(protocol.clone(), held.name.clone(), id);
             // A task: new instances must not wait for other work of this process.
@@ -95,6 +108,8 @@ impl Instance {
             events,
             feed,
             sequencing,
+            erasing,
+            pushing,
             wakeup,
             name,
             name_keeper,
@@ -161,6 +176,7 @@ impl Instance {
 
     /// Removes this instance's document. A failure does not fail the shutdown.
     pub(super) async fn leave(&mut self, deadline: Instant) {
+        self.pushing.ended_by(deadline).await;
         self.sequencing.stop(deadline).await;
         if let Err(error) = self.heartbeat.leave(deadline).await {
             warn!(error = chain(&error), "this instance was not signed off: it will go stale");
@@ -172,16 +188,18 @@ impl Instance {
 pub(super) struct Sequencing {
     stop: CancellationToken,
     task: Option<AbortOnDropHandle<()>>,
+    /// What it does.
+    pub(super) status: Option<watch::Receiver<SequencerStatus>>,
 }
 
 impl Sequencing {
     fn start(feed: Option<(&Feed, &FeedConfig)>) -> Self {
         let stop = CancellationToken::new();
-        let task = feed.map(|(feed, settings)| {
-            let running = feed.sequencer(settings.clone()).run(stop.clone());
-            AbortOnDropHandle::new(tokio::spawn(running))
-        });
-        Self { stop, task }
+        let sequencer = feed.map(|(feed, settings)| feed.sequencer(settings.clone()));
+        let status = sequencer.as_ref().map(Sequencer::status);
+        let task = sequencer
+            .map(|sequencer| AbortOnDropHandle::new(tokio::spawn(sequencer.run(stop.clone()))));
+        Self { stop, task, status }
     }
 
     /// Resolves when it has ended by a panic; never without one.

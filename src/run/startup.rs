@@ -47,7 +47,7 @@ pub(super) async fn prepare(
 ) -> Result<Prepared, RunError> {
     let collections = until_reached(plan, health).await?;
     let context = Context::new(collections.client().clone(), plan.context.clone());
-    if plan.events_enabled {
+    if plan.events_enabled || plan.feed.is_some() {
         until_guarded(plan, &context, health).await?;
     }
     until_schema(plan, &collections, health).await?;
@@ -117,13 +117,7 @@ async fn until_guarded(
     let mut lacks = false;
     let looking = async || {
         if !lacks {
-            let wanted = Wanted::by(plan, Allowed::Append);
-            let access = access(&context.client().database("admin"), &wanted).await?;
-            if let Access::Lacking(lacking) = access {
-                let remedy = lacking.remedy();
-                warn!(%lacking, remedy, "appends will be refused: the user of mongo.uri may not do all of it");
-                lacks = true;
-            }
+            lacks = report_lacking(plan, context).await?;
         }
         match context.guard().await {
             Err(SchemaError::Store(error)) if lacks && error.is_refusal() => Ok(None),
@@ -132,6 +126,29 @@ async fn until_guarded(
     };
     let unverified = "whose databases they are is not known";
     until_done(health, "store", unverified, RunError::Context, looking).await
+}
+
+/// Logs the missing privileges of the append path and of the feed. Returns whether there are any.
+async fn report_lacking(plan: &Resolved, context: &Context) -> Result<bool, StoreError> {
+    let admin = context.client().database("admin");
+    let mut lacks = false;
+    if plan.events_enabled
+        && let Access::Lacking(lacking) = access(&admin, &Wanted::by(plan, Allowed::Append)).await?
+    {
+        let remedy = lacking.remedy();
+        warn!(%lacking, remedy, "appends will be refused: the user of mongo.uri may not do all of it");
+        lacks = true;
+    }
+    // Without the privilege to follow, the feed scans.
+    if plan.feed.is_some()
+        && let Access::Lacking(lacking) =
+            access(&admin, &Wanted::by(plan, Allowed::Feed { follow: false })).await?
+    {
+        let remedy = lacking.remedy();
+        warn!(%lacking, remedy, "the feed will stand still: the user of mongo.uri lacks privileges");
+        lacks = true;
+    }
+    Ok(lacks)
 }
 
 /// Takes a name for this instance, and waits for MongoDB without a limit. `None` if MongoDB

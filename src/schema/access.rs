@@ -11,8 +11,9 @@ use bson::{Bson, Document, doc};
 use mongodb::Database;
 
 use crate::config::Resolved;
+use crate::context::CollectionKind;
 use crate::outbox::collections::names;
-use crate::schema::roles::{APPEND, Configured, On, Places, RELAY, Role, SCHEMA};
+use crate::schema::roles::{APPEND, Configured, FEED, On, Places, RELAY, Role, SCHEMA};
 use crate::store::StoreError;
 use crate::store::connect::ask;
 
@@ -52,6 +53,11 @@ pub enum Part<'a> {
     },
     /// The append path; the relay works without it.
     Append,
+    /// The feed; the append path works without it.
+    Feed {
+        /// Whether a change stream brings the appends of other processes.
+        follow: bool,
+    },
 }
 
 /// Result of the check.
@@ -149,6 +155,7 @@ fn judge(wanted: &Wanted<'_>, status: &Document) -> Access {
     }
     lacking.or_else = match wanted.part {
         Part::Append => Some("set events.enabled = false, where nothing is appended"),
+        Part::Feed { .. } => Some("set feed.enabled = false, where events get no positions"),
         Part::Relay { .. } if lacking.roles.iter().all(|(role, _)| *role == SCHEMA.name) => {
             Some("make the schema otherwise and set outbox.auto_init_schema = false")
         }
@@ -184,7 +191,8 @@ impl Wanted<'_> {
         match self.part {
             Part::Relay { records, follow, names, making } => {
                 let retention = self.retention;
-                let configured = Configured { retention, follow, append: false, names };
+                let configured =
+                    Configured { retention, follow, append: false, names, erasures: false };
                 let relay = self.of(&RELAY, configured, |on, action| {
                     // Without a relay, records are neither read nor written.
                     let works = ["find", "update", "remove", "changeStream"].contains(&action);
@@ -195,14 +203,40 @@ impl Wanted<'_> {
             }
             Part::Append => {
                 let retention = self.retention;
-                let configured =
-                    Configured { retention, follow: false, append: true, names: false };
+                let configured = Configured {
+                    retention,
+                    follow: false,
+                    append: true,
+                    names: false,
+                    // Without these an erasure says so.
+                    erasures: false,
+                };
                 let append = self.of(&APPEND, configured, |_, _| true);
                 // Future aggregates are unknown: their schema may have to be created.
                 let makes = self.places.context.auto_init_schema;
                 let of_context = |on| matches!(on, On::Context(_) | On::Guard(_));
                 let schema = self.of(&SCHEMA, configured, |on, _| makes && of_context(on));
                 append.into_iter().chain(schema).collect()
+            }
+            Part::Feed { follow } => {
+                let retention = self.retention;
+                let configured = Configured {
+                    retention,
+                    follow: false,
+                    append: true,
+                    names: false,
+                    erasures: false,
+                };
+                let feed = self.of(&FEED, configured, |_, action| {
+                    // Without it the feed scans.
+                    follow || action != "changeStream"
+                });
+                // The index of positions.
+                let makes = self.places.context.auto_init_schema;
+                let schema = self.of(&SCHEMA, configured, |on, action| {
+                    makes && on == On::Context(CollectionKind::Events) && action == "createIndex"
+                });
+                feed.into_iter().chain(schema).collect()
             }
         }
     }

@@ -10,6 +10,8 @@
 //   PREPARE_KEYS               names of prepare keys, default {{prepare_keys}}
 //   EVENTS_CONTEXT             the bounded context (events.context), default {{context}}
 //   EVENTS_REQUEST_ID_UNIQUE   aggregate or global (events.request_id_unique), default {{request_ids}}
+//   FEED_ENABLED               whether there is a feed (feed.enabled), default {{feed}}: with "true" the event streams get
+//                              the index of positions too
 //   EVENTS_DATABASE            the database of the event streams (events.database), default {{events_database}}
 //   SNAPSHOTS_DATABASE         that of the snapshots (snapshots.database), default {{snapshots_database}}
 //   PREPARE_DATABASE           that of the prepare keys (prepare.database), default {{prepare_database}}
@@ -25,6 +27,7 @@ const aggregates = names(process.env.AGGREGATES ?? {{aggregates}});
 const prepareKeys = names(process.env.PREPARE_KEYS ?? {{prepare_keys}});
 const context = process.env.EVENTS_CONTEXT || {{context}};
 const requestIds = process.env.EVENTS_REQUEST_ID_UNIQUE || {{request_ids}};
+const feed = process.env.FEED_ENABLED || {{feed}};
 const database = (name) => db.getSiblingDB(name || db.getName());
 const events = database(process.env.EVENTS_DATABASE ?? {{events_database}});
 const snapshots = database(process.env.SNAPSHOTS_DATABASE ?? {{snapshots_database}});
@@ -40,6 +43,11 @@ const ofRequests = {
 // The indexes of `{aggregateName}_event_stream`.
 const ofEvents = [
 {{events}}
+];
+
+// What the feed needs there too. Appends don't wait for it.
+const ofFeed = [
+{{positions}}
 ];
 
 // The indexes of `{aggregateName}_snapshot`.
@@ -59,6 +67,9 @@ const ofPrepareKeys = [
 function check() {
   if (!Object.hasOwn(ofRequests, requestIds)) {
     throw new Error(`EVENTS_REQUEST_ID_UNIQUE is ${JSON.stringify(requestIds)}; it may be aggregate or global`);
+  }
+  if (!["true", "false"].includes(feed)) {
+    throw new Error(`FEED_ENABLED is ${JSON.stringify(feed)}; it may be true or false`);
   }
   for (const name of [...aggregates, ...prepareKeys]) {
     if (!/^[a-zA-Z][a-zA-Z0-9_.-]{0,63}$/.test(name) || name.startsWith("system.")) {
@@ -90,7 +101,7 @@ db.getMongo().setReadPref("primary");
 print(`Context ${context}: events in database ${events.getName()}, snapshots in ${snapshots.getName()}, `
   + `prepare keys in ${prepare.getName()}`);
 for (const name of aggregates) {
-  create(events, `${name}_event_stream`, ofEvents);
+  create(events, `${name}_event_stream`, feed === "true" ? [...ofEvents, ...ofFeed] : ofEvents);
   create(snapshots, `${name}_snapshot`, ofSnapshots);
 }
 for (const name of prepareKeys) create(prepare, `prepare_${name}`, ofPrepareKeys);

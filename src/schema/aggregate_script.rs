@@ -4,7 +4,7 @@ use bson::Bson;
 
 use crate::config::Config;
 use crate::context::{CollectionKind, RequestIds};
-use crate::events::schema::indexes;
+use crate::events::schema::{POSITION, indexes};
 use crate::schema::index::Index;
 use crate::schema::literal::{COMMON, fill, index_entry, literal};
 
@@ -35,11 +35,13 @@ pub fn aggregate_script(config: &Config, aggregates: &[String], prepare_keys: &[
             ("common", COMMON.trim_end().to_owned()),
             ("requests", lines(requests)),
             ("events", entries(CollectionKind::Events)),
+            ("positions", index_entry("", &POSITION)),
             ("snapshots", entries(CollectionKind::Snapshots)),
             ("prepare", entries(CollectionKind::Prepare)),
             ("aggregates", text(&aggregates.join(" "))),
             ("prepare_keys", text(&prepare_keys.join(" "))),
             ("request_ids", text(word(config.events.request_id_unique))),
+            ("feed", text(&config.feed.enabled.to_string())),
             ("events_database", database(&config.events.database)),
             ("snapshots_database", database(&config.snapshots.database)),
             ("prepare_database", database(&config.prepare.database)),

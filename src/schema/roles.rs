@@ -11,6 +11,8 @@ use postrider_settings::units;
 
 use crate::config::Config;
 use crate::context::{CollectionKind, ContextSettings, guard};
+use crate::events::ending;
+use crate::events::feed;
 use crate::outbox::collections::names::{ALL, ASSIGNMENTS, CONTROL, INSTANCES, RECORDS};
 use crate::schema::literal::{fill, literal};
 
@@ -51,6 +53,10 @@ pub enum On {
     Context(CollectionKind),
     /// The guard of that database.
     Guard(CollectionKind),
+    /// The open erasures of event streams, in the database of the events.
+    Erasures,
+    /// A collection of the feed, in the context's database of the events.
+    Feed(&'static str),
 }
 
 impl On {
@@ -63,6 +69,8 @@ impl On {
             Self::Collection(base) => (outbox(), format!("{}{base}", places.prefix)),
             Self::Context(kind) => (context(kind), String::new()),
             Self::Guard(kind) => (context(kind), guard::COLLECTION.into()),
+            Self::Erasures => (context(CollectionKind::Events), ending::COLLECTION.into()),
+            Self::Feed(name) => (context(CollectionKind::Events), name.into()),
         }
     }
 }
@@ -91,6 +99,8 @@ pub enum When {
     Appending,
     /// If an instance has a name; it works without one.
     Naming,
+    /// If event streams are erased; appends work without it.
+    Erasing,
 }
 
 /// Settings that decide whether a privilege is needed.
@@ -104,6 +114,8 @@ pub struct Configured {
     pub append: bool,
     /// Whether instances have names.
     pub names: bool,
+    /// Whether event streams are erased.
+    pub erasures: bool,
 }
 
 impl When {
@@ -115,6 +127,7 @@ impl When {
             Self::Following => configured.follow,
             Self::Appending => configured.append,
             Self::Naming => configured.names,
+            Self::Erasing => configured.erasures,
         }
     }
 }
@@ -168,8 +181,12 @@ const fn appending(on: On, actions: &'static [&'static str]) -> Privilege {
     Privilege { on, actions, when: When::Appending }
 }
 
+const fn erasing(on: On, actions: &'static [&'static str]) -> Privilege {
+    Privilege { on, actions, when: When::Erasing }
+}
+
 /// The append path without creating the schema: events with their records in one transaction,
-/// snapshots, prepare keys.
+/// snapshots, prepare keys, and the erasure of events.
 pub const APPEND: Role = Role {
     name: "postrider_append",
     serves: "the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys",
@@ -181,6 +198,30 @@ pub const APPEND: Role = Role {
         of(On::Context(CollectionKind::Prepare), &LIST_ACTIONS),
         of(On::Context(CollectionKind::Prepare), &["find", "insert", "update", "remove"]),
         on(RECORDS, &["insert"]),
+        erasing(On::Context(CollectionKind::Events), &["update"]),
+        erasing(On::Erasures, &["remove"]),
+        erasing(On::Collection(RECORDS), &["find", "update", "remove"]),
+    ],
+};
+
+/// The subscriptions of the feed, and what they have parked.
+const SUBSCRIPTIONS: [&str; 2] = ["postrider_subscriptions", "postrider_parked"];
+
+/// The collections of the feed.
+const FEED_COLLECTIONS: [&str; 3] = [feed::COLLECTION, SUBSCRIPTIONS[0], SUBSCRIPTIONS[1]];
+
+/// The feed without creating the schema: it assigns positions in the event streams, and readers and
+/// subscriptions read them.
+pub const FEED: Role = Role {
+    name: "postrider_feed",
+    serves: "the feed (feed.enabled = true), beside postrider_append: positions, readers, subscriptions",
+    privileges: &[
+        of(On::Context(CollectionKind::Events), &LIST_ACTIONS),
+        // A change stream over the database; without it scans find the appends of other processes.
+        of(On::Context(CollectionKind::Events), &["find", "changeStream", "update"]),
+        of(On::Feed(feed::COLLECTION), &["find", "insert", "update"]),
+        of(On::Feed(SUBSCRIPTIONS[0]), &["find", "insert", "update", "remove"]),
+        of(On::Feed(SUBSCRIPTIONS[1]), &["find", "insert", "update", "remove"]),
     ],
 };
 
@@ -227,7 +268,7 @@ pub const PRODUCER: Role = Role {
 };
 
 /// All roles.
-pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
+pub const ROLES: [Role; 6] = [RELAY, APPEND, FEED, SCHEMA, OPERATOR, PRODUCER];
 
 /// Returns a `mongosh` script that creates or updates the roles.
 ///
@@ -236,7 +277,7 @@ pub const ROLES: [Role; 5] = [RELAY, APPEND, SCHEMA, OPERATOR, PRODUCER];
 pub fn roles_script(config: &Config) -> String {
     let retention = units::HumanDuration::format(config.outbox.retention);
     let roles: Vec<String> = ROLES.iter().map(role_entry).collect();
-    let all = ALL.iter().map(|name| Bson::from(*name)).collect();
+    let names = |names: &[&str]| Bson::Array(names.iter().map(|name| Bson::from(*name)).collect());
     let text = |text: &str| literal(&text.into(), 0);
     // Without a name of its own, the database of the connection.
     let database = |name: &Option<String>| text(name.as_deref().unwrap_or_default());
@@ -244,8 +285,10 @@ pub fn roles_script(config: &Config) -> String {
         TEMPLATE,
         [
             ("roles", roles.join("\n")),
-            ("collections", literal(&Bson::Array(all), 0)),
+            ("collections", literal(&names(&ALL), 0)),
+            ("feed_collections", literal(&names(&FEED_COLLECTIONS), 0)),
             ("guard", text(guard::COLLECTION)),
+            ("erasures", text(ending::COLLECTION)),
             ("retention", text(&retention)),
             ("follow", text(&config.relay.follow.to_string())),
             ("append", text(&config.events.enabled.to_string())),
@@ -270,11 +313,13 @@ fn role_entry(role: &Role) -> String {
             On::Collection(base) => format!("collection({})", literal(&base.into(), 6)),
             On::Context(kind) => format!("all({})", in_script(kind)),
             On::Guard(kind) => format!("guard({})", in_script(kind)),
+            On::Erasures => format!("erasures({})", in_script(CollectionKind::Events)),
+            On::Feed(name) => format!("ofFeed({})", literal(&name.into(), 6)),
         };
         let actions = privilege.actions.iter().map(|action| Bson::from(*action)).collect();
         let entry = format!("{{ resource: {on}, actions: {} }}", literal(&Bson::Array(actions), 6));
         match privilege.when {
-            When::Always | When::Naming => format!("      {entry},"),
+            When::Always | When::Naming | When::Erasing => format!("      {entry},"),
             When::DeletingDelivered => format!("      ...(deletesDelivered ? [{entry}] : []),"),
             When::Following => format!("      ...(follows ? [{entry}] : []),"),
             When::Appending => format!("      ...(appends ? [{entry}] : []),"),

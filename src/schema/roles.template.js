@@ -42,6 +42,9 @@ const database = { db: db.getName(), collection: "" };
 const collection = (base) => ({ db: db.getName(), collection: prefix + base });
 const all = (name) => ({ db: name, collection: "" });
 const guard = (name) => ({ db: name, collection: {{guard}} });
+const erasures = (name) => ({ db: name, collection: {{erasures}} });
+const feedCollections = {{feed_collections}};
+const ofFeed = (name) => ({ db: events, collection: name });
 
 const roles = [
 {{roles}}
@@ -56,7 +59,7 @@ if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
 // Whether a privilege is about this outbox or its append path, and so ours to decide.
 function isOurs({ resource }) {
   const ours = resource.db === db.getName() ? collections.map((base) => prefix + base) : [];
-  return ["", {{guard}}, ...ours].includes(resource.collection);
+  return ["", {{guard}}, {{erasures}}, ...feedCollections, ...ours].includes(resource.collection);
 }
 
 for (const { name, privileges } of roles) {

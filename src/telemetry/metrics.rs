@@ -35,6 +35,7 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
         crate::sink::kafka::statistics::DESCRIPTIONS.as_slice(),
         events::metrics::DESCRIPTIONS.as_slice(),
         events::feed::metrics::DESCRIPTIONS.as_slice(),
+        events::subscriptions::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
     ]
     .concat()

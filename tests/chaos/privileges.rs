@@ -54,8 +54,13 @@ impl Withdrawals {
 
 /// The least privileges of a relay with the append path, without those that it has lost.
 pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {
-    let configured =
-        Configured { retention: Duration::MAX, follow: true, append: true, names: true };
+    let configured = Configured {
+        retention: Duration::MAX,
+        follow: true,
+        append: true,
+        names: true,
+        erasures: true,
+    };
     let context = ContextSettings::new(database);
     let of = |role| roles::privileges_for(role, &context, database, "", configured);
     let mut all = [of(&RELAY), of(&APPEND), of(&SCHEMA)].concat();

@@ -9,6 +9,7 @@
 mod support;
 
 mod contract;
+mod ending;
 mod events;
 mod examples;
 mod home;

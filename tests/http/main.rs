@@ -8,6 +8,7 @@ mod support;
 mod api;
 mod described;
 mod drain;
+mod ending;
 mod events;
 mod feed;
 mod fleet;

@@ -33,6 +33,8 @@ async fn scope_permits_its_own_calls_only() {
     let record = json!({ "type": "T", "payload": 1 });
     let event = json!({ "requestId": "r", "events": [{ "name": "E", "body": {} }] });
     let (snapshot, value) = (json!({ "version": 1, "state": {} }), json!({ "value": 1 }));
+    let end = json!({ "requestId": "e", "reason": "over" });
+    let erase = json!({ "requestId": "x", "reason": "asked" });
     // These two do not succeed twice.
     let key = "/v1/prepare/username/ada";
     let taken = as_holder(&api, "w-s3cret", "POST", key, Some(&value)).await;
@@ -57,6 +59,8 @@ async fn scope_permits_its_own_calls_only() {
         ("admin", "POST", "/v1/relay/pause", None),
         ("admin", "POST", "/v1/relay/resume", None),
         ("admin", "POST", "/v1/outbox/requeue", Some(&json!({}))),
+        ("admin", "POST", "/v1/aggregates/order/1/end", Some(&end)),
+        ("admin", "POST", "/v1/aggregates/order/1/erase", Some(&erase)),
     ] {
         for (holds, token) in [("append", "w-s3cret"), ("read", "r-s3cret"), ("admin", "a-s3cret")]
         {
@@ -96,7 +100,7 @@ async fn all_calls_but_the_description_require_a_token() {
             calls += 1;
         }
     }
-    assert!(calls >= 22, "{calls}");
+    assert!(calls >= 24, "{calls}");
     api.stop().await;
 }
 

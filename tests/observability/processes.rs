@@ -3,7 +3,7 @@
 //! | job | what it is | its faults |
 //! |---|---|---|
 //! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies |
-//! | `lower` | fixed partitions, 0-127 of 256 | a record of a partition without an owner, no change stream, a slow MongoDB and then none |
+//! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
 //! | `upper` | fixed partitions, 128-255 | no instance counts the outbox; it stops |
 
 use std::net::SocketAddr;
@@ -104,7 +104,11 @@ impl Processes {
             low: Postrider::start(&fixed(
                 &lower,
                 "0-127",
-                &[mongo_uri(&to_mongodb_of_lower), "api.enabled=true".to_owned()],
+                &[
+                    mongo_uri(&to_mongodb_of_lower),
+                    "api.enabled=true".to_owned(),
+                    "feed.enabled=true".to_owned(),
+                ],
             )),
             high: Postrider::start(&fixed(&upper, "128-255", &[])),
             shop,
@@ -132,6 +136,34 @@ impl Processes {
         ] {
             prometheus.until(known).await;
         }
+    }
+
+    /// Appends the second version of an aggregate of `lower` whose first one is missing.
+    pub async fn append_behind_a_gap(&self) {
+        let (lower, ..) = &self._rest;
+        let streams = lower.client.database(&lower.database).collection("order_event_stream");
+        let second = doc! {
+            "_id": "gap",
+            "aggregateId": "gap",
+            "requestId": "gap",
+            "version": 2,
+            "createTime": DateTime::now().timestamp_millis(),
+            "size": 1,
+            "body": [{ "id": "gap", "name": "Imported", "body": {} }],
+        };
+        streams.insert_one(second).await.unwrap();
+    }
+
+    /// Lets MongoDB refuse each change of the feed of `lower`, or none.
+    pub async fn refuse_the_feed(&self, refuse: bool) {
+        let (lower, ..) = &self._rest;
+        let validator = if refuse {
+            doc! { "head": { "$lt": 0 } }
+        } else {
+            doc! {}
+        };
+        let strict = doc! { "collMod": "postrider_feed", "validator": validator };
+        lower.client.database(&lower.database).run_command(strict).await.unwrap();
     }
 
     /// Records that are delivered, and others that are not.

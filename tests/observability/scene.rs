@@ -16,8 +16,11 @@ use crate::rules::{RULES, Rule, rules};
 use crate::support::outbox::{eventually, record};
 
 /// Alerts whose rule becomes true in no scene of a minute, and why.
-const ALERTS_NOT_SEEN: [(&str, &str); 1] =
-    [("PostriderRebalancesFlap", "partitions would have to move six times within the scene")];
+const ALERTS_NOT_SEEN: [(&str, &str); 3] = [
+    ("PostriderFeedAuditFindings", "the change stream would have to pass over an append"),
+    ("PostriderFeedLate", "an append would have to wait for a minute"),
+    ("PostriderRebalancesFlap", "partitions would have to move six times within the scene"),
+];
 
 /// Rules that are true from the start, because of the outbox and the fixed partitions.
 const FROM_THE_START: [&str; 6] = [
@@ -30,7 +33,7 @@ const FROM_THE_START: [&str; 6] = [
 ];
 
 /// What the scene must have shown on a panel: a value of at least this.
-const PANEL_PEAKS: [(&str, f64); 19] = [
+const PANEL_PEAKS: [(&str, f64); 22] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
     ("Dead", 4.0),
@@ -50,6 +53,9 @@ const PANEL_PEAKS: [(&str, f64); 19] = [
     ("Rebalances", 1.0),
     ("Paused", 1.0),
     ("Appends by outcome", 0.1),
+    ("Positions", 1.0),
+    ("Appends with a position", 0.1),
+    ("Held by the feed", 1.0),
 ];
 
 /// The results of the rules at this moment, without their `for`.
@@ -164,6 +170,11 @@ async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
 async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
     let low = &processes.low;
     assert_eq!(processes.append(low, "1", json!("any")).await, 201);
+    processes.append_behind_a_gap().await;
+    alerts.until("PostriderFeedStreamsHeld").await;
+    processes.refuse_the_feed(true).await;
+    alerts.until("PostriderFeedStopped").await;
+    processes.refuse_the_feed(false).await;
     // The second one must wait while MongoDB does not answer.
     let proxy = &processes.to_mongodb_of_lower;
     proxy.freeze();

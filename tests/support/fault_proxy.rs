@@ -468,8 +468,7 @@ async fn half_cut(half_cuts: &mut watch::Receiver<(Direction, u64)>, direction: 
     }
 }
 
-/// Takes the complete messages out; the first four bytes of each are its length, which stays the
-/// same.
+/// Takes the complete messages out; the first four bytes of each are its length, also after a change.
 fn whole_messages(begun: &mut Vec<u8>, mut through: impl FnMut(&mut Vec<u8>)) -> Vec<u8> {
     let mut whole = Vec::new();
     while let Some(length) = begun.first_chunk().map(|first| u32::from_le_bytes(*first)) {

@@ -139,7 +139,7 @@ impl BareDatabase {
 }
 
 /// The variables that the scripts read.
-const SCRIPT_VARIABLES: [&str; 12] = [
+const SCRIPT_VARIABLES: [&str; 13] = [
     "OUTBOX_PREFIX",
     "OUTBOX_RETENTION",
     "OUTBOX_VALIDATOR",
@@ -149,6 +149,7 @@ const SCRIPT_VARIABLES: [&str; 12] = [
     "EVENTS_ENABLED",
     "EVENTS_CONTEXT",
     "EVENTS_REQUEST_ID_UNIQUE",
+    "FEED_ENABLED",
     "EVENTS_DATABASE",
     "SNAPSHOTS_DATABASE",
     "PREPARE_DATABASE",

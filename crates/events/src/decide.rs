@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::append::Append;
 use crate::names::AggregateKey;
 use crate::prepared::Place;
+use crate::state::{EndKind, StreamState};
 use crate::version_cache::{Cached, LatestVersion, VersionCache};
 
 /// The next step for one append.
@@ -17,10 +18,22 @@ pub(super) enum Decision {
         /// The version of the aggregate.
         actual: i64,
     },
+    /// Its stream has ended.
+    Ended {
+        /// The version of the aggregate.
+        actual: i64,
+    },
     /// Read its aggregate first: the version is missing or stale.
     ReadFirst,
     /// Decide once the appends before it are answered.
     Wait,
+}
+
+/// An append to decide about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) append: &'a Append,
+    pub(super) ending: Option<EndKind>,
 }
 
 /// Decides for appends in the order of their arrival, at a time of the server.
@@ -31,7 +44,7 @@ pub(super) enum Decision {
 /// before it is not in conflict yet: they may fail. A request that is in the group twice is written once,
 /// and the second one is answered as a replay.
 pub(super) fn decide(
-    appends: &[&Append],
+    appends: &[Candidate<'_>],
     cache: &VersionCache,
     now: i64,
     first_aggregate_only: bool,
@@ -39,9 +52,9 @@ pub(super) fn decide(
     let mut planned: HashMap<AggregateKey, LatestVersion> = HashMap::new();
     let mut requests: HashSet<(AggregateKey, &str)> = HashSet::new();
     let mut decisions = Vec::with_capacity(appends.len());
-    for append in appends {
+    for Candidate { append, ending } in appends {
         let aggregate = append.aggregate();
-        let is_excluded = first_aggregate_only && aggregate != appends[0].aggregate();
+        let is_excluded = first_aggregate_only && aggregate != appends[0].append.aggregate();
         if is_excluded || !requests.insert((aggregate.clone(), append.request_id.as_str())) {
             decisions.push(Decision::Wait);
             continue;
@@ -60,12 +73,16 @@ pub(super) fn decide(
                 continue;
             }
         };
-        decisions.push(if append.expected.fits(latest.version) {
+        let is_permitted = latest.state.permits(*ending);
+        decisions.push(if is_permitted && append.expected.fits(latest.version) {
             // Times never decrease within an aggregate, even if clocks do.
             let create_time = now.max(latest.create_time);
             let place = Place { version: latest.version + 1, create_time };
-            planned.insert(aggregate, LatestVersion { version: place.version, create_time });
+            let state = StreamState::after(*ending);
+            planned.insert(aggregate, LatestVersion { version: place.version, create_time, state });
             Decision::Write(place)
+        } else if is_sure && !is_permitted {
+            Decision::Ended { actual: latest.version }
         } else if is_sure {
             Decision::Conflict { actual: latest.version }
         } else if before.is_some() {
@@ -97,16 +114,22 @@ mod tests {
     }
 
     fn decided(appends: &[Append], cache: &VersionCache, first_only: bool) -> Vec<Decision> {
-        decide(&appends.iter().collect::<Vec<_>>(), cache, NOW, first_only)
+        let appends: Vec<_> =
+            appends.iter().map(|append| Candidate { append, ending: None }).collect();
+        decide(&appends, cache, NOW, first_only)
     }
 
     fn cached(fresh: &[(&str, i64)]) -> VersionCache {
         let mut cache = VersionCache::default();
         cache.begin_group();
         for (id, version) in fresh {
-            cache.insert(aggregate(id), LatestVersion { version: *version, create_time: 0 });
+            cache.insert(aggregate(id), at(*version, 0));
         }
         cache
+    }
+
+    fn at(version: i64, create_time: i64) -> LatestVersion {
+        LatestVersion { version, create_time, ..LatestVersion::default() }
     }
 
     fn goes(version: i64) -> Decision {
@@ -157,9 +180,37 @@ mod tests {
     }
 
     #[test]
+    fn append_to_an_ended_stream_is_refused_by_a_fresh_read_only() {
+        let mut cache = cached(&[]);
+        let ended = LatestVersion { state: StreamState::Ended, ..at(3, 0) };
+        cache.insert(aggregate("1"), ended);
+        let appends = [append("1", "a", Expected::Any), append("1", "b", Expected::Exact(3))];
+
+        let fresh = decided(&appends, &cache, false);
+        cache.begin_group();
+        let earlier = decided(&appends, &cache, false);
+
+        assert_eq!(fresh, [Decision::Ended { actual: 3 }, Decision::Ended { actual: 3 }]);
+        assert_eq!(earlier, [Decision::ReadFirst, Decision::ReadFirst]);
+    }
+
+    #[test]
+    fn append_waits_behind_an_end_in_its_group() {
+        let (first, second) = (append("1", "a", Expected::Exists), append("1", "b", Expected::Any));
+        let candidates = [
+            Candidate { append: &first, ending: Some(EndKind::End) },
+            Candidate { append: &second, ending: None },
+        ];
+
+        let next = decide(&candidates, &cached(&[("1", 3)]), NOW, false);
+
+        assert_eq!(next, [goes(4), Decision::Wait]);
+    }
+
+    #[test]
     fn time_never_decreases_within_an_aggregate() {
         let mut cache = cached(&[]);
-        cache.insert(aggregate("1"), LatestVersion { version: 1, create_time: NOW + 5 });
+        cache.insert(aggregate("1"), at(1, NOW + 5));
 
         let next = decided(&[append("1", "a", Expected::Any)], &cache, false);
 
@@ -219,6 +270,7 @@ mod tests {
                         prop_assert_eq!(*actual, versions[id]);
                     }
                     Decision::ReadFirst => prop_assert!(false, "everything is known"),
+                    Decision::Ended { .. } => prop_assert!(false, "no stream has ended"),
                     Decision::Wait => {}
                 }
             }

@@ -32,7 +32,14 @@ pub enum AppendError {
         /// The version of the aggregate.
         actual: i64,
     },
-    /// Another aggregate has used this request id (`events.request_id_unique = "global"`).
+    /// The stream has ended: nothing is appended to it.
+    #[error("the stream has ended, at version {version}; an ended stream takes no appends")]
+    StreamEnded {
+        /// The version of the aggregate.
+        version: i64,
+    },
+    /// Another aggregate has used this request id (`events.request_id_unique = "global"`), or another
+    /// kind of append to this one.
     #[error("aggregate {aggregate_id:?} has used this request id already")]
     DuplicateRequest {
         /// That aggregate.
@@ -141,6 +148,12 @@ pub enum LoadError {
     /// The range is invalid.
     #[error("{0}")]
     Range(Flaw),
+    /// The stream has ended: its events are not read any more.
+    #[error("the stream has ended, at version {version}; its events are not read any more")]
+    Ended {
+        /// The version of the aggregate, or that of the event that was reached.
+        version: i64,
+    },
     /// MongoDB failed.
     #[error("the events could not be read")]
     Store(#[from] StoreError),

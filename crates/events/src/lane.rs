@@ -20,14 +20,15 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::append::{Append, Appended};
+use crate::append::Appended;
 use crate::context::Context;
-use crate::decide::{Decision, decide};
+use crate::decide::{Candidate, Decision, decide};
 use crate::error::AppendError;
 use crate::lookup::{self, PriorAppend};
 use crate::metrics::AppendMetrics;
 use crate::names::AggregateKey;
 use crate::prepared::{Place, PreparedAppend};
+use crate::state::StreamState;
 use crate::transaction::{RefusedBy, TransactionOutcome, backoff, end, write};
 use crate::version_cache::{Cached, LatestVersion, VersionCache};
 
@@ -51,6 +52,12 @@ pub(super) struct QueuedAppend {
     pub(super) answer: oneshot::Sender<Result<Appended, AppendError>>,
     /// Its part of the memory of all queues.
     pub(super) _permit: OwnedSemaphorePermit,
+}
+
+impl QueuedAppend {
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate { append: &self.append.append, ending: self.append.ending }
+    }
 }
 
 /// What all lanes and units of work use.
@@ -153,20 +160,28 @@ impl Lane {
     ) -> Result<(), RoundFailure> {
         self.read_versions(group).await?;
         let now = self.now().await?;
-        let appends: Vec<&Append> = group.iter().map(|queued| &queued.append.append).collect();
+        let appends: Vec<Candidate<'_>> = group.iter().map(QueuedAppend::candidate).collect();
         let decisions = decide(&appends, &self.versions, now, one_aggregate);
         let (mut writes, mut conflicts) = (Vec::new(), Vec::new());
         for (at, decision) in decisions.into_iter().enumerate() {
             match decision {
                 Decision::Write(place) => writes.push((at, place)),
-                Decision::Conflict { actual } => conflicts.push((at, Some(actual))),
-                Decision::ReadFirst => _ = self.invalidated.insert(appends[at].aggregate()),
+                Decision::Conflict { actual } => {
+                    let conflict = AppendError::conflict(appends[at].append.expected, actual);
+                    conflicts.push((at, Some(conflict)));
+                }
+                Decision::Ended { actual } => {
+                    conflicts.push((at, Some(AppendError::StreamEnded { version: actual })));
+                }
+                Decision::ReadFirst => {
+                    _ = self.invalidated.insert(appends[at].append.aggregate());
+                }
                 Decision::Wait => {}
             }
         }
         if !conflicts.is_empty() {
             // A request that was appended before is a replay and no conflict.
-            self.answer_known(group, &conflicts).await?;
+            self.answer_known(group, conflicts).await?;
             return Ok(());
         }
         if writes.is_empty() {
@@ -243,7 +258,8 @@ impl Lane {
         }
         for ((_, place), queued) in writes.iter().zip(take(group, writes)) {
             let Place { version, create_time } = *place;
-            let latest = LatestVersion { version, create_time };
+            let state = StreamState::after(queued.append.ending);
+            let latest = LatestVersion { version, create_time, state };
             self.versions.insert(queued.append.aggregate(), latest);
             if let Some(wake) = &self.parts.wake {
                 wake.at(ScanHint::of_key(queued.append.append.id.as_str()));
@@ -267,34 +283,33 @@ impl Lane {
         }
         self.invalidate(group);
         // Any of them may be refused for the same reason next: one query finds all replays.
-        let all: Vec<(usize, Option<i64>)> = (0..group.len()).map(|at| (at, None)).collect();
-        match self.answer_known(group, &all).await? {
+        let all = (0..group.len()).map(|at| (at, None)).collect();
+        match self.answer_known(group, all).await? {
             0 => Err(RoundFailure::Contended),
             _ => Ok(()),
         }
     }
 
-    /// Answers the appends whose requests were appended before, and those in conflict with the given
-    /// version. Returns how many it answered.
+    /// Answers the appends whose requests were appended before, and the others that have an error with
+    /// it. Returns how many it answered.
     async fn answer_known(
         &mut self,
         group: &mut Vec<QueuedAppend>,
-        candidates: &[(usize, Option<i64>)],
+        candidates: Vec<(usize, Option<AppendError>)>,
     ) -> Result<usize, RoundFailure> {
         let appends: Vec<_> = candidates.iter().map(|(at, _)| &group[*at].append).collect();
         let mut prior = lookup::prior_appends(&self.parts.context, &appends).await?;
         let mut answers = Vec::new();
-        for (position, (at, actual)) in candidates.iter().enumerate() {
-            let expected = appends[position].append.expected;
-            let answer = match (prior.remove(&position), actual) {
+        for (position, (at, error)) in candidates.into_iter().enumerate() {
+            let answer = match (prior.remove(&position), error) {
                 (Some(PriorAppend::Replayed(first)), _) => Ok(first),
                 (Some(PriorAppend::Elsewhere(aggregate_id)), _) => {
                     Err(AppendError::DuplicateRequest { aggregate_id })
                 }
                 (None, None) => continue,
-                (None, Some(actual)) => Err(AppendError::conflict(expected, *actual)),
+                (None, Some(error)) => Err(error),
             };
-            answers.push((*at, answer));
+            answers.push((at, answer));
         }
         let count = answers.len();
         let taken = take(group, &answers);

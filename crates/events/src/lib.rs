@@ -13,12 +13,15 @@
 //! | `prepared` | checks and encodes an append |
 //! | `lane` | group commit |
 //! | `version_cache`, `decide` | the version of each append, and conflicts |
+//! | `state` | whether a stream has ended |
 //! | `lookup` | reads versions and requests from the event stream |
 //! | `transaction` | writes streams and records, all or nothing |
 //! | `unit_of_work`, `unit_run` | the user's own writes, appends and records in one transaction |
 //! | [`stream`], `records` | the two kinds of documents |
+//! | [`ending`] | ends and erases streams |
 //! | [`load`] | reads |
 //! | [`feed`] | one position for each event of the context, and reads in their order |
+//! | [`subscriptions`] | named readers of the feed, whose position Postrider keeps |
 //! | `commits` | reports of commits, to the feed in the same process |
 //! | `json` | the JSON form, of HTTP and of `postrider append` |
 //!
@@ -31,6 +34,7 @@ pub mod config;
 pub mod context;
 mod decide;
 mod document;
+pub mod ending;
 pub mod error;
 pub mod feed;
 mod integer;
@@ -47,16 +51,20 @@ pub mod query;
 mod records;
 pub mod schema;
 pub mod snapshot;
+mod state;
 pub mod store;
 pub mod stream;
+pub mod subscriptions;
 mod transaction;
 mod unit_of_work;
 mod unit_run;
 mod version_cache;
 
 pub use append::{Append, Appended, Expected, NewEvent, Trace};
+pub use ending::{EndError, Erasure, ErasureCounts, ErasureState, StreamEnding};
 pub use error::{AppendError, Flaw, LoadError, UnitError};
 pub use load::Range;
+pub use postrider_outbox::erase::PendingRecords;
 pub use store::EventStore;
 pub use stream::{Event, EventStream};
 pub use unit_of_work::UnitOfWork;

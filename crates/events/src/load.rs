@@ -12,7 +12,10 @@ use postrider_store::{StoreError, limits, within};
 
 use crate::context::CollectionKind;
 use crate::error::{Flaw, LoadError};
+use crate::integer::integral;
+use crate::lookup::latest_version;
 use crate::names::{AggregateId, AggregateName};
+use crate::state::{StreamState, is_unreadable};
 use crate::store::EventStore;
 use crate::stream::EventStream;
 use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, REQUEST_ID, TENANT_ID, VERSION};
@@ -83,9 +86,11 @@ impl EventStore {
     /// Streams the events of an aggregate, ascending by version; a slow reader blocks nothing. An
     /// unknown aggregate has none.
     ///
+    /// A stream that ends while it is read has [`LoadError::Ended`] as its last item.
+    ///
     /// # Errors
     ///
-    /// [`LoadError::Range`]; later, errors of MongoDB as items.
+    /// [`LoadError::Range`], [`LoadError::Ended`]; later, errors of MongoDB as items.
     pub async fn load(
         &self,
         name: &AggregateName,
@@ -95,6 +100,7 @@ impl EventStore {
         if let Some(flaw) = range.flaws().into_iter().next() {
             return Err(LoadError::Range(flaw));
         }
+        self.check_open(name, id).await?;
         let limit = range.limit.unwrap_or(0);
         let filter = filter(id, range);
         let found = self.find(name, filter, doc! { VERSION: 1 }, limit).await?;
@@ -113,6 +119,7 @@ impl EventStore {
         version: i64,
         tenant_id: Option<&str>,
     ) -> Result<Option<EventStream>, LoadError> {
+        self.check_open(name, id).await?;
         let (from_version, to_version) = (Some(version), Some(version));
         let range = Range { from_version, to_version, ..Range::of_tenant(tenant_id) };
         self.one(name, filter(id, &range)).await
@@ -129,6 +136,10 @@ impl EventStore {
         id: &AggregateId,
         tenant_id: Option<&str>,
     ) -> Result<Option<EventStream>, LoadError> {
+        // The newest append of the tenant may not be the newest one, which says whether it has ended.
+        if tenant_id.is_some() {
+            self.check_open(name, id).await?;
+        }
         self.one(name, filter(id, &Range::of_tenant(tenant_id))).await
     }
 
@@ -171,6 +182,27 @@ impl EventStore {
         let found = self.find(name, filter, doc! { AGGREGATE_ID: 1 }, limit).await?;
         let id = |raw: RawDocumentBuf| raw.get_str(AGGREGATE_ID).unwrap_or_default().to_owned();
         found.map_ok(id).try_collect().await
+    }
+
+    /// Checks by one seek that a stream has not ended. One that ends afterwards is noticed at its end,
+    /// and one that is erased at the first append without content.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Ended`]; errors of MongoDB.
+    pub async fn check_open(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+    ) -> Result<(), LoadError> {
+        let aggregate = (name.clone(), id.clone());
+        let latest = latest_version(self.context(), &aggregate).await?;
+        match latest.state {
+            StreamState::Open => Ok(()),
+            StreamState::Ended | StreamState::Erased => {
+                Err(LoadError::Ended { version: latest.version })
+            }
+        }
     }
 
     async fn one(
@@ -235,5 +267,10 @@ fn filter(id: &AggregateId, range: &Range) -> Document {
 }
 
 fn decode(raw: &RawDocumentBuf) -> Result<EventStream, LoadError> {
+    if is_unreadable(raw) {
+        let version = Document::try_from(raw.as_ref()).ok();
+        let version = version.as_ref().and_then(|found| integral(found.get(VERSION)?)).unwrap_or(0);
+        return Err(LoadError::Ended { version });
+    }
     bson::deserialize_from_slice(raw.as_bytes()).map_err(LoadError::Decode)
 }

@@ -12,7 +12,10 @@ use crate::context::{CollectionKind, Context, RequestIds};
 use crate::integer::integral;
 use crate::names::{AggregateKey, AggregateName};
 use crate::prepared::PreparedAppend;
-use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, ID, REQUEST_ID, SIZE, VERSION};
+use crate::state::{StreamState, is_of_kind};
+use crate::stream::fields::{
+    AGGREGATE_ID, CREATE_TIME, ENDED, ERASURE, ID, REQUEST_ID, SIZE, VERSION,
+};
 use crate::stream::record_ids;
 use crate::version_cache::LatestVersion;
 
@@ -43,11 +46,12 @@ pub(super) async fn latest_version(
     let finding = streams
         .find_one(doc! { AGGREGATE_ID: id.as_str() })
         .sort(doc! { VERSION: -1 })
-        .projection(doc! { VERSION: 1, CREATE_TIME: 1 });
+        .projection(doc! { VERSION: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1 });
     let found = within("read an aggregate's version", limits::BATCH_TIMEOUT, finding).await?;
     Ok(found.map_or_else(LatestVersion::default, |found| LatestVersion {
         version: integer(&found, VERSION),
         create_time: integer(&found, CREATE_TIME),
+        state: StreamState::of(&found),
     }))
 }
 
@@ -56,7 +60,7 @@ pub(super) async fn latest_version(
 pub(super) enum PriorAppend {
     /// To the same aggregate, with this answer.
     Replayed(Appended),
-    /// To this other aggregate.
+    /// For another purpose: to this other aggregate, or to the same one by another kind of append.
     Elsewhere(String),
 }
 
@@ -106,7 +110,7 @@ async fn find_requests(
         }
     };
     let projection = doc! {
-        ID: 1, AGGREGATE_ID: 1, REQUEST_ID: 1, VERSION: 1, SIZE: 1, CREATE_TIME: 1,
+        ID: 1, AGGREGATE_ID: 1, REQUEST_ID: 1, VERSION: 1, SIZE: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1,
     };
     let streams = context.collection(CollectionKind::Events, name.as_str());
     let reading = async { streams.find(filter).projection(projection).await?.try_collect().await };
@@ -123,6 +127,10 @@ fn prior_append(
         return None;
     }
     if text(AGGREGATE_ID) == append.append.id.as_str() {
+        if !is_of_kind(found, append.ending) {
+            // Its answer would be that of another kind of request.
+            return Some(PriorAppend::Elsewhere(text(AGGREGATE_ID).to_owned()));
+        }
         return Some(PriorAppend::Replayed(replayed(found)));
     }
     let is_elsewhere = request_ids == RequestIds::Global;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use postrider_store::metric::Description;
 
 use crate::append::Appended;
@@ -13,11 +13,21 @@ pub const APPENDS: &str = "postrider_appends_total";
 /// From the request to the answer of an append.
 pub const APPEND_SECONDS: &str = "postrider_append_seconds";
 
+/// Erasures of streams that are not complete.
+pub const ERASURES_OPEN: &str = "postrider_erasures_open";
+/// Erasures of streams that this process has completed.
+pub const ERASURES_COMPLETED: &str = "postrider_erasures_completed_total";
+
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 2] = [
+pub const DESCRIPTIONS: [Description; 4] = [
     Description::counter(APPENDS, "Appends to the event store that were answered, by outcome."),
     Description::histogram(APPEND_SECONDS, "Time from an append's arrival to its answer.")
         .in_seconds(),
+    Description::gauge(ERASURES_OPEN, "Erasures of event streams that are not complete."),
+    Description::counter(
+        ERASURES_COMPLETED,
+        "Erasures of event streams that this process has completed.",
+    ),
 ];
 
 /// The outcomes of appends.
@@ -47,6 +57,30 @@ impl AppendMetrics {
     }
 }
 
+/// The metrics of erasures.
+#[derive(Clone)]
+pub struct ErasureMetrics {
+    open: Gauge,
+    completed: Counter,
+}
+
+impl ErasureMetrics {
+    /// Registers both series.
+    #[expect(clippy::new_without_default, reason = "it registers series: an act, and no value")]
+    pub fn new() -> Self {
+        Self { open: gauge!(ERASURES_OPEN), completed: counter!(ERASURES_COMPLETED) }
+    }
+
+    /// Sets how many erasures are open; `None` if that is unknown.
+    pub(super) fn set_open(&self, open: Option<u64>) {
+        self.open.set(open.map_or(f64::NAN, |open| open as f64));
+    }
+
+    pub(super) fn completed(&self) {
+        self.completed.increment(1);
+    }
+}
+
 /// The outcome of an append, as metrics and logs name it.
 pub(super) fn outcome(answer: Result<&Appended, &AppendError>) -> &'static str {
     use AppendError as E;
@@ -54,7 +88,10 @@ pub(super) fn outcome(answer: Result<&Appended, &AppendError>) -> &'static str {
         Ok(appended) if appended.replayed => "replayed",
         Ok(_) => "appended",
         Err(
-            E::VersionConflict { .. } | E::DuplicateAggregate { .. } | E::DuplicateRequest { .. },
+            E::VersionConflict { .. }
+            | E::DuplicateAggregate { .. }
+            | E::StreamEnded { .. }
+            | E::DuplicateRequest { .. },
         ) => "conflict",
         Err(E::Invalid(_) | E::Overloaded | E::Closed) => "rejected",
         Err(E::Schema(_) | E::Unavailable(_) | E::Unknown(_)) => "failed",

@@ -83,6 +83,11 @@ checked_text! {
 }
 
 checked_text! {
+    /// The name of a subscription, such as `billing`: `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
+    SubscriptionName, check_name, "^(?!system\\.)[a-zA-Z][a-zA-Z0-9_.-]{0,63}$", "billing"
+}
+
+checked_text! {
     /// Identifies an aggregate among those of its name: 1 to 255 characters. Also the ordering key of
     /// its events.
     AggregateId, check_id, "^[\\s\\S]{1,255}$", "o-1"

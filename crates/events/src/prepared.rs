@@ -2,6 +2,7 @@
 
 use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
 use bson::{Bson, Document};
+use postrider_outbox::erase::PendingRecords;
 use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use uuid::Uuid;
 
@@ -10,10 +11,14 @@ use crate::commits::CommittedAppend;
 use crate::document::append_text;
 use crate::error::Flaw;
 use crate::names::{self, AggregateKey, MAX_ID_CHARS};
+use crate::state::EndKind;
 use crate::stream::{record_id, record_ids};
 
 /// The longest name of an event, in bytes: it becomes the type of a message (AMQP's limit).
 const MAX_NAME_BYTES: usize = 255;
+
+/// The beginning of the names of reserved events.
+pub(crate) const RESERVED_PREFIX: &str = "postrider.";
 
 /// The largest stream document: MongoDB's 16 MiB, less what an outbox record has in addition to one
 /// event's body, its lease fields among them.
@@ -26,6 +31,8 @@ const EVENT_OVERHEAD_BYTES: usize = 512;
 #[derive(Debug)]
 pub(crate) struct PreparedAppend {
     pub(crate) append: Append,
+    /// What it does to its stream, if it is a reserved one.
+    pub(crate) ending: Option<EndKind>,
     /// The id of the stream document.
     pub(crate) id: Uuid,
     pub(crate) header: RawDocumentBuf,
@@ -55,13 +62,27 @@ impl PreparedAppend {
     ///
     /// All flaws.
     pub(crate) fn new(append: Append) -> Result<Self, Vec<Flaw>> {
+        Self::of_kind(append, None)
+    }
+
+    /// The same for an append that ends its stream.
+    ///
+    /// # Errors
+    ///
+    /// All flaws.
+    pub(crate) fn ending(append: Append, ending: EndKind) -> Result<Self, Vec<Flaw>> {
+        Self::of_kind(append, Some(ending))
+    }
+
+    fn of_kind(append: Append, ending: Option<EndKind>) -> Result<Self, Vec<Flaw>> {
         let mut flaws = append.flaws();
         let header = encode(&mut flaws, "header", &append.header);
         let mut bodies = Vec::with_capacity(append.events.len());
         for (index, event) in append.events.iter().enumerate() {
+            // The events of an ending have reserved names.
+            let of_event = if ending.is_none() { event.flaws() } else { Vec::new() };
             flaws.extend(
-                event
-                    .flaws()
+                of_event
                     .into_iter()
                     .map(|flaw| Flaw { field: format!("events[{index}].{}", flaw.field), ..flaw }),
             );
@@ -73,8 +94,14 @@ impl PreparedAppend {
         let length = |body: &RawDocumentBuf| body.as_bytes().len();
         let given: usize = bodies.iter().map(length).sum::<usize>() + length(&header);
         let overhead = EVENT_OVERHEAD_BYTES * (bodies.len() + 1);
-        let prepared =
-            Self { append, id: Uuid::new_v4(), header, bodies, bytes: 2 * given + overhead };
+        let prepared = Self {
+            append,
+            ending,
+            id: Uuid::new_v4(),
+            header,
+            bodies,
+            bytes: 2 * given + overhead,
+        };
         let whole = prepared.document("", Place { version: i64::MAX, create_time: 0 });
         if length(&whole) > MAX_STREAM_BYTES {
             let detail = format!(
@@ -113,6 +140,14 @@ impl PreparedAppend {
             body.push(item);
         }
         document.append(cstr!("body"), body);
+        if self.ending.is_some() {
+            document.append(cstr!("ended"), true);
+        }
+        if let Some(EndKind::Erase(pending)) = self.ending {
+            let mut erasure = RawDocumentBuf::new();
+            erasure.append(cstr!("discardPending"), pending == PendingRecords::Discard);
+            document.append(cstr!("erasure"), erasure);
+        }
         document
     }
 
@@ -179,6 +214,11 @@ impl NewEvent {
         let mut flaws = Vec::new();
         if !(1..=MAX_NAME_BYTES).contains(&self.name.len()) {
             let detail = format!("must have 1 to {MAX_NAME_BYTES} bytes: it is the message's type");
+            flaws.push(Flaw::new("name", detail));
+        }
+        if self.name.starts_with(RESERVED_PREFIX) {
+            let detail =
+                format!("must not begin with {RESERVED_PREFIX:?}: such names are reserved");
             flaws.push(Flaw::new("name", detail));
         }
         check_id(&mut flaws, "revision", self.revision.as_ref());
@@ -257,6 +297,17 @@ mod tests {
             ["expectedVersion"]
         );
         assert!(fields(append(vec![event()])).is_empty());
+    }
+
+    #[test]
+    fn reserved_name_is_refused_in_an_ordinary_append() {
+        let event = |name: &str| vec![NewEvent::new(name, doc! {})];
+
+        assert_eq!(fields(append(event("postrider.StreamEnded"))), ["events[0].name"]);
+        assert!(fields(append(event("postrider"))).is_empty());
+        assert!(
+            PreparedAppend::ending(append(event("postrider.StreamEnded")), EndKind::End).is_ok()
+        );
     }
 
     #[test]

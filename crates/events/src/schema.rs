@@ -31,8 +31,8 @@ const EVENTS: [Index; 4] = [
     plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's events."]),
 ];
 
-/// `feed.enabled`.
-pub(crate) const POSITION: Index = Index {
+/// The index of positions, of event streams with a feed (`feed.enabled`).
+pub const POSITION: Index = Index {
     name: "position_1_createTime_1",
     keys: &[Ascending("position"), Ascending("createTime")],
     serves: &[

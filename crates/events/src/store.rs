@@ -8,7 +8,7 @@ use postrider_outbox::collections::Collections;
 use postrider_outbox::wakeup::Wakeup;
 use postrider_store::text::chain;
 use postrider_store::{ServerClock, StoreError};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -76,6 +76,8 @@ struct Inner {
     closing: CancellationToken,
     /// Cancelled when a lane has panicked.
     broken: CancellationToken,
+    /// Notified when an erasure has begun that is not complete.
+    erasure_begun: Notify,
     tasks: TaskTracker,
 }
 
@@ -117,7 +119,17 @@ impl EventStore {
         tasks.close();
         let queue_memory = Arc::new(Semaphore::new(MAX_QUEUED_UNITS));
         let hasher = RandomState::new();
-        let inner = Arc::new(Inner { lanes, hasher, queue_memory, parts, closing, broken, tasks });
+        let erasure_begun = Notify::new();
+        let inner = Arc::new(Inner {
+            lanes,
+            hasher,
+            queue_memory,
+            parts,
+            closing,
+            broken,
+            erasure_begun,
+            tasks,
+        });
         Self { inner }
     }
 
@@ -133,26 +145,53 @@ impl EventStore {
         let since = Instant::now();
         let span = append.span();
         let appending = async {
-            let answer = match self.enqueue(append, since).await {
-                // The lane counts its answers. It may have panicked before this one.
-                Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
-                Err(error) => {
-                    self.inner.parts.metrics.answered(since, Err(&error));
-                    Err(error)
-                }
+            let enqueued = match PreparedAppend::new(append).map_err(AppendError::Invalid) {
+                Ok(append) => self.enqueue(append, since).await,
+                Err(error) => Err(error),
             };
+            let answer = self.answered(enqueued, since).await;
             log_answer(answer.as_ref());
             answer
         };
         appending.instrument(span).await
     }
 
+    /// The same for an append that was checked.
+    pub(super) async fn append_prepared(
+        &self,
+        append: PreparedAppend,
+        since: Instant,
+    ) -> Result<Appended, AppendError> {
+        let span = append.append.span();
+        let appending = async {
+            let answer = self.answered(self.enqueue(append, since).await, since).await;
+            log_answer(answer.as_ref());
+            answer
+        };
+        appending.instrument(span).await
+    }
+
+    /// Waits for the answer of a lane.
+    async fn answered(
+        &self,
+        enqueued: Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError>,
+        since: Instant,
+    ) -> Result<Appended, AppendError> {
+        match enqueued {
+            // The lane counts its answers. It may have panicked before this one.
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+            Err(error) => {
+                self.inner.parts.metrics.answered(since, Err(&error));
+                Err(error)
+            }
+        }
+    }
+
     async fn enqueue(
         &self,
-        append: Append,
+        append: PreparedAppend,
         since: Instant,
     ) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
-        let append = PreparedAppend::new(append).map_err(AppendError::Invalid)?;
         let units = u32::try_from(append.bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let permit = self.inner.queue_memory.clone().try_acquire_many_owned(units);
         let permit = permit.map_err(|_| AppendError::Overloaded)?;
@@ -189,6 +228,10 @@ impl EventStore {
         // Taken before the check: a close in between waits for it.
         let token = self.inner.tasks.token();
         (!self.inner.closing.is_cancelled()).then_some(token)
+    }
+
+    pub(super) fn erasure_begun(&self) -> &Notify {
+        &self.inner.erasure_begun
     }
 
     pub(super) fn parts(&self) -> &StoreParts {

@@ -16,6 +16,14 @@ pub(crate) mod fields {
     pub(crate) const CREATE_TIME: &str = "createTime";
     pub(crate) const SIZE: &str = "size";
     pub(crate) const POSITION: &str = "position";
+    pub(crate) const HEADER: &str = "header";
+    pub(crate) const BODY: &str = "body";
+    /// True in the append that ended the stream.
+    pub(crate) const ENDED: &str = "ended";
+    /// Of the append that erased the stream: `discardPending`, and what was erased once it is complete.
+    pub(crate) const ERASURE: &str = "erasure";
+    /// True in an append whose content was erased.
+    pub(crate) const ERASED: &str = "erased";
 }
 
 /// One append as it is stored: the events of one command in one aggregate.

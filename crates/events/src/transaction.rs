@@ -16,6 +16,7 @@ use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 use tracing::{debug, warn};
 
 use crate::context::{CollectionKind, Context};
+use crate::ending::effects;
 use crate::names::AggregateName;
 use crate::prepared::{Place, PreparedAppend};
 use crate::records;
@@ -137,7 +138,7 @@ async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
 
 const ACTION: &str = "append events";
 
-/// Inserts the streams and records. `Some` is the position of the append that was refused.
+/// Inserts the streams and records, and the effects of ends. `Some` is the position of the append that was refused.
 pub(crate) async fn fill(
     session: &mut ClientSession,
     context: &Context,
@@ -153,7 +154,15 @@ pub(crate) async fn fill(
         owners.resize(documents.len(), at);
     }
     let refused = records(session, outbox, &documents).await?;
-    Ok(refused.map(|refusal| (owners[refusal.index], refusal)))
+    if let Some(refusal) = refused {
+        return Ok(Some((owners[refusal.index], refusal)));
+    }
+    for (append, place) in appends {
+        if let Some(ending) = append.ending {
+            effects::write(session, context, append, *place, ending).await?;
+        }
+    }
+    Ok(None)
 }
 
 /// Inserts the streams. `Some` is the position of the append that was refused.

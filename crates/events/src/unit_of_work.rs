@@ -21,6 +21,7 @@ use crate::lookup::{self, PriorAppend};
 use crate::names::{AggregateKey, AggregateName};
 use crate::prepared::{Place, PreparedAppend};
 use crate::records;
+use crate::state::StreamState;
 use crate::transaction::{self, RefusedBy, TransactionOutcome};
 use crate::version_cache::LatestVersion;
 
@@ -133,7 +134,8 @@ impl UnitOfWork {
         }
         let latest_version = self.latest_version(&append).await?;
         let expected = append.append.expected;
-        let fits = expected.fits(latest_version.version);
+        let is_permitted = latest_version.state.permits(append.ending);
+        let fits = is_permitted && expected.fits(latest_version.version);
         if !fits || self.is_replay() {
             let prior = lookup::prior_appends(&self.parts.context, &[&append]).await;
             let mut prior = prior.map_err(|error| self.interrupted(Interruption::Store(error)))?;
@@ -145,6 +147,10 @@ impl UnitOfWork {
                 }
                 Some(PriorAppend::Elsewhere(aggregate_id)) => {
                     return Err(AppendError::DuplicateRequest { aggregate_id }.into());
+                }
+                None if !is_permitted => {
+                    let version = latest_version.version;
+                    return Err(AppendError::StreamEnded { version }.into());
                 }
                 None if !fits => {
                     return Err(AppendError::conflict(expected, latest_version.version).into());
@@ -177,8 +183,11 @@ impl UnitOfWork {
         let now = self.parts.clock.now().timestamp_millis();
         let create_time = now.max(latest_version.create_time);
         let place = Place { version: latest_version.version + 1, create_time };
-        self.latest_versions
-            .insert(append.aggregate(), LatestVersion { version: place.version, create_time });
+        let state = StreamState::after(append.ending);
+        self.latest_versions.insert(
+            append.aggregate(),
+            LatestVersion { version: place.version, create_time, state },
+        );
         self.documents.extend(records::documents(&append, place));
         self.owners.resize(self.documents.len(), None);
         self.wakes.push(Some(ScanHint::of_key(append.append.id.as_str())));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::names::AggregateKey;
+use crate::state::StreamState;
 
 /// How long a version is used that nothing has confirmed. Versions only rise, and the unique index
 /// guards them; but an operator may empty a collection.
@@ -17,6 +18,7 @@ const MAX_ENTRIES: usize = 4096;
 pub(super) struct LatestVersion {
     pub(super) version: i64,
     pub(super) create_time: i64,
+    pub(super) state: StreamState,
 }
 
 /// Versions of the aggregates of a lane. Only what a majority has is in it: no failover reverts it.
@@ -80,7 +82,7 @@ mod tests {
     #[test]
     fn version_of_an_earlier_group_is_stale() {
         let aggregate = (AggregateName::new("a").unwrap(), AggregateId::new("1").unwrap());
-        let latest = LatestVersion { version: 3, create_time: 1 };
+        let latest = LatestVersion { version: 3, create_time: 1, ..LatestVersion::default() };
         let mut cache = VersionCache::default();
         cache.begin_group();
 

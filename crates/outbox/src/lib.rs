@@ -12,6 +12,7 @@
 //! | [`inspect`], [`stats`] | for operators: counts and figures |
 //! | [`undecoded`], [`list`] | for operators too: any record as its bytes; pages of lists |
 //! | [`redrive`], [`prune`] | for operators: requeue, discard, remove old records |
+//! | [`erase`] | empties the records of an erased event stream |
 //!
 //! Every write is one conditional update: it names the state that it expects. A writer that matched
 //! nothing has lost the record to another instance.
@@ -20,6 +21,7 @@ pub mod collections;
 pub mod config;
 pub mod content;
 pub mod enqueue;
+pub mod erase;
 mod extjson;
 pub mod fields;
 mod filter;

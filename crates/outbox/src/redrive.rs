@@ -363,7 +363,7 @@ impl Redrive {
 }
 
 /// Matches pending records that no instance delivers.
-fn unleased() -> Document {
+pub(crate) fn unleased() -> Document {
     doc! { STATUS: exactly(PENDING), "$or": free() }
 }
 

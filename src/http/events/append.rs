@@ -22,7 +22,7 @@ use crate::http::trace;
         (status = 201, description = "a majority has it", body = Appended),
         (status = 200, description = "an earlier request with this id appended it: its answer", body = Appended),
         (status = 404, description = "`not_found`: this instance hosts no events"),
-        (status = 409, description = "`version_conflict` or `duplicate_aggregate`, with `actual`; `duplicate_request`"),
+        (status = 409, description = "`version_conflict`, `duplicate_aggregate` or `stream_ended`, with `actual`; `duplicate_request`"),
     ),
 )]
 pub(super) async fn append_events(
@@ -53,6 +53,9 @@ impl From<AppendError> for Problem {
             }
             AppendError::DuplicateAggregate { actual } => {
                 Self::conflict("duplicate_aggregate", detail).at_version(actual)
+            }
+            AppendError::StreamEnded { version } => {
+                Self::conflict("stream_ended", detail).at_version(version)
             }
             AppendError::DuplicateRequest { .. } => Self::conflict("duplicate_request", detail),
             AppendError::Overloaded => Self::overloaded(detail),

@@ -54,6 +54,7 @@ pub(super) struct EventsQuery {
             (String = "application/x-ndjson"),
         )),
         (status = 404, description = "`not_found`: this instance hosts no events"),
+        (status = 410, description = "`stream_ended`"),
     ),
 )]
 pub(super) async fn list_events(
@@ -87,6 +88,7 @@ pub(super) async fn list_events(
     responses(
         (status = 200, description = "the append", body = EventStream),
         (status = 404, description = "`not_found`"),
+        (status = 410, description = "`stream_ended`"),
     ),
 )]
 pub(super) async fn get_events_of_version(
@@ -106,6 +108,7 @@ pub(super) async fn get_events_of_version(
     responses(
         (status = 200, description = "the append", body = EventStream),
         (status = 404, description = "`not_found`"),
+        (status = 410, description = "`stream_ended`"),
     ),
 )]
 pub(super) async fn get_last_events(

@@ -45,7 +45,8 @@ fn wanted(
     prefix: &str,
     retention: Duration,
 ) -> Vec<String> {
-    let configured = Configured { retention, follow: true, append: true, names: true };
+    let configured =
+        Configured { retention, follow: true, append: true, names: true, erasures: true };
     let context = ContextSettings::new(database);
     let privileges = roles::privileges_for(role, &context, database, prefix, configured);
     in_order(privileges.into_iter().map(Bson::Document))

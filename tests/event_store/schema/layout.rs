@@ -48,17 +48,23 @@ async fn collections_have_the_indexes_of_the_wow_framework() {
 
 #[fixture::test]
 async fn script_creates_the_same_schema_as_postrider() {
-    for (mode, apart) in [(RequestIds::Aggregate, false), (RequestIds::Global, true)] {
+    for (mode, apart, feed) in [
+        (RequestIds::Aggregate, false, false),
+        (RequestIds::Global, true, false),
+        (RequestIds::Aggregate, true, true),
+    ] {
         let (by_script, by_us) = (Home::new().await, Home::new().await);
         let settings = |home: &Home| ContextSettings {
             request_ids: mode,
             name: "shop".into(),
+            feed,
             ..if apart { home.apart() } else { home.together() }
         };
         let theirs = settings(&by_script);
         let mut config = Config::default();
         config.events.context = "shop".into();
         config.events.request_id_unique = mode;
+        config.feed.enabled = feed;
         if apart {
             config.events.database = Some(theirs.events.clone());
             config.snapshots.database = Some(theirs.snapshots.clone());
@@ -71,10 +77,10 @@ async fn script_creates_the_same_schema_as_postrider() {
         let first = run_script(&by_script, file.path(), &[]).await;
         let context = by_us.context(settings(&by_us));
         for name in &names {
-            context.ready(CollectionKind::Events, name).await.unwrap();
-            context.ready(CollectionKind::Snapshots, name).await.unwrap();
+            context.apply(CollectionKind::Events, name).await.unwrap();
+            context.apply(CollectionKind::Snapshots, name).await.unwrap();
         }
-        context.ready(CollectionKind::Prepare, "email").await.unwrap();
+        context.apply(CollectionKind::Prepare, "email").await.unwrap();
 
         assert_eq!(first.0, Some(0), "{first:?}");
         assert_eq!(by_script.layout().await, by_us.layout().await);
@@ -116,7 +122,9 @@ async fn script_of_the_repository_reads_its_environment() {
     }
     let context = other.context(other.together());
     assert_eq!(context.verify(CollectionKind::Events, "order").await.unwrap(), []);
-    for (name, value) in [("AGGREGATES", "a$b"), ("EVENTS_REQUEST_ID_UNIQUE", "toString")] {
+    for (name, value) in
+        [("AGGREGATES", "a$b"), ("EVENTS_REQUEST_ID_UNIQUE", "toString"), ("FEED_ENABLED", "yes")]
+    {
         let (code, report) = run_script(&home, Path::new(SCRIPT), &[(name, value)]).await;
         assert!(code == Some(1) && report.contains(value), "{report}");
         assert!(home.collection_names().await.is_empty());

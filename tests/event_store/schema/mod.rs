@@ -4,6 +4,7 @@
 mod commands;
 mod guard;
 mod layout;
+mod positions;
 mod privileges;
 mod ready;
 mod start;

@@ -17,8 +17,13 @@ use crate::support::schema::mongosh;
 
 const ROLES_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-roles.js");
 
-const CONFIGURED: Configured =
-    Configured { retention: Duration::MAX, follow: true, append: true, names: true };
+const CONFIGURED: Configured = Configured {
+    retention: Duration::MAX,
+    follow: true,
+    append: true,
+    names: true,
+    erasures: true,
+};
 
 /// Uses each collection as the append path does.
 async fn use_all(context: &Context, outbox: &str) -> mongodb::error::Result<()> {

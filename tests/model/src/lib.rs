@@ -3,7 +3,8 @@
 //! `protocol` is the path of the records of one key through any number of crashes, pauses, lost
 //! answers and failovers; `assignment` is which instance owns what. `takeover` is which leases are
 //! taken over before they end, `names` is which process holds a name, and `poison` is how records
-//! that crash the process are isolated. `book`, `circuit`, `placement` and `window` are small
+//! that crash the process are isolated. `feed` is how events get positions, and how a reader misses
+//! none. `book`, `circuit`, `placement` and `window` are small
 //! models of what `protocol` leaves out. `docs/proof.md` says what is modelled, what is left out
 //! and why that is sound, and what each removed guard leads to.
 //!
@@ -16,6 +17,7 @@
 mod assignment;
 mod book;
 mod circuit;
+mod feed;
 mod live;
 mod names;
 mod placement;

@@ -163,6 +163,19 @@ impl Context {
         self.with_positions.forget();
     }
 
+    /// The difference of a collection of event streams from one with an index of positions, if any.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError`].
+    pub(crate) async fn verify_positions(
+        &self,
+        name: &str,
+    ) -> Result<Option<Difference>, SchemaError> {
+        let layout = position_layout(self.database(CollectionKind::Events), name);
+        Ok(layout.verify().await?.into_iter().next())
+    }
+
     /// What this process commits.
     pub(crate) fn commits(&self) -> &CommitReports {
         &self.commits

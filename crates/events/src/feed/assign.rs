@@ -10,7 +10,6 @@ use crate::context::{CollectionKind, Context};
 use crate::feed::state::{FeedState, StateStore};
 use crate::integer::integral;
 use crate::names::AggregateName;
-use crate::stream::fields::{ID, POSITION};
 use crate::transaction::{TransactionOutcome, abort, begin, commit_any, is_retryable};
 
 const ACTION: &str = "assign positions";
@@ -157,7 +156,8 @@ fn statement(id: &Bson, position: i64) -> Result<RawDocumentBuf, StoreError> {
     let mut statement = RawDocumentBuf::new();
     statement.append(cstr!("q"), filter);
     statement.append(cstr!("u"), update);
-    debug_assert_eq!((ID, POSITION), ("_id", "position"));
+    // Never by the index of positions: its entries without one may be millions.
+    statement.append(cstr!("hint"), "_id_");
     Ok(statement)
 }
 

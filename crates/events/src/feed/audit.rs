@@ -99,6 +99,11 @@ impl Audit {
         self.hasten();
     }
 
+    /// Whether appends are reported.
+    pub(super) fn follows_now(&self) -> bool {
+        self.follows
+    }
+
     /// Makes a scan due that begins after now.
     pub(super) fn hasten(&mut self) {
         self.again = self.running.is_some();

@@ -48,12 +48,7 @@ impl StreamCollections {
     ///
     /// A collection without the index is reported, and stops no other one.
     pub(super) async fn discover(&mut self) -> Result<Vec<AggregateName>, StoreError> {
-        let database = self.context.database(CollectionKind::Events);
-        let filter = doc! { "type": "collection", "name": { "$regex": format!("{SUFFIX}$") } };
-        let listing = database.list_collection_names().filter(filter);
-        let found = within("list the event streams", limits::BATCH_TIMEOUT, listing).await?;
-        let found: BTreeSet<AggregateName> =
-            found.iter().filter_map(|collection| name_of(collection)).collect();
+        let found = aggregate_names(&self.context).await?;
         if !self.ready.is_subset(&found) {
             // A collection that is created again has no index.
             self.context.forget_feed_ready();
@@ -82,6 +77,17 @@ impl StreamCollections {
         }
         Ok(new)
     }
+}
+
+/// The aggregate names of all event streams.
+pub(super) async fn aggregate_names(
+    context: &Context,
+) -> Result<BTreeSet<AggregateName>, StoreError> {
+    let database = context.database(CollectionKind::Events);
+    let filter = doc! { "type": "collection", "name": { "$regex": format!("{SUFFIX}$") } };
+    let listing = database.list_collection_names().filter(filter);
+    let found = within("list the event streams", limits::BATCH_TIMEOUT, listing).await?;
+    Ok(found.iter().filter_map(|collection| name_of(collection)).collect())
 }
 
 /// The aggregate name of a collection of event streams.

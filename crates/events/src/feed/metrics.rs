@@ -18,8 +18,11 @@ pub const HELD: &str = "postrider_feed_streams_held";
 /// Whether the change stream of the feed is open.
 pub const CHANGE_STREAM_UP: &str = "postrider_feed_change_stream_up";
 
+/// Whether this process fails to assign positions.
+pub const FAILING: &str = "postrider_feed_failing";
+
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 6] = [
+pub const DESCRIPTIONS: [Description; 7] = [
     Description::gauge(HEAD, "The last position of the feed, in the process that assigns them."),
     Description::gauge(OWNER, "1 in the process that assigns positions, else 0."),
     Description::counter(
@@ -38,6 +41,7 @@ pub const DESCRIPTIONS: [Description; 6] = [
          collections without the index.",
     ),
     Description::gauge(CHANGE_STREAM_UP, "1 while the feed follows the event streams, else 0."),
+    Description::gauge(FAILING, "1 while this process fails to assign positions, else 0."),
 ];
 
 /// Who reported an append.
@@ -63,6 +67,7 @@ pub(super) struct FeedMetrics {
     pub(super) invalid: Gauge,
     pub(super) unusable: Gauge,
     pub(super) change_stream_up: Gauge,
+    pub(super) failing: Gauge,
 }
 
 impl FeedMetrics {
@@ -77,11 +82,20 @@ impl FeedMetrics {
             invalid: gauge!(HELD, "reason" => "invalid_document"),
             unusable: gauge!(HELD, "reason" => "no_index"),
             change_stream_up: gauge!(CHANGE_STREAM_UP),
+            failing: gauge!(FAILING),
         }
     }
 
     pub(super) fn sequenced(&self, source: Source, count: usize) {
         self.sequenced[source as usize].increment(u64::try_from(count).unwrap_or(0));
+    }
+
+    /// This process assigns no positions any longer: another one reports what waits.
+    pub(super) fn resign(&self) {
+        let known_by_owner = [&self.lag, &self.gaps, &self.invalid, &self.unusable];
+        for gauge in known_by_owner.into_iter().chain([&self.owner, &self.change_stream_up]) {
+            gauge.set(0.0);
+        }
     }
 
     /// The age of an append of this time, by this machine's clock.

@@ -20,6 +20,8 @@
 //! | module | what it does |
 //! |---|---|
 //! | `state` | the document of the feed: id, head, owner |
+//! | `report` | what an operator sees of a feed |
+//! | `status` | what a sequencer does |
 //! | [`sequencer`] | assigns positions, in one process at a time |
 //! | `planner` | which appends are next; pure |
 //! | `lookup`, `found` | reads of predecessors |
@@ -43,15 +45,19 @@ pub mod metrics;
 mod page;
 mod planner;
 pub mod reader;
+mod report;
 mod scan;
 pub mod sequencer;
 pub mod settings;
 mod state;
+mod status;
 
 pub use error::FeedError;
 pub use filter::FeedFilter;
 pub use page::{FeedEvent, FeedPage};
 pub use reader::Feed;
+pub use report::{FeedBacklog, FeedReport};
 pub use sequencer::Sequencer;
 pub use settings::FeedConfig;
-pub use state::FeedState;
+pub use state::{COLLECTION, FeedState};
+pub use status::SequencerStatus;

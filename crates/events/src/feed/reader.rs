@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use postrider_store::StoreError;
+use postrider_store::schema::SchemaError;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -12,6 +13,7 @@ use crate::feed::error::FeedError;
 use crate::feed::filter::FeedFilter;
 use crate::feed::highest::highest_position;
 use crate::feed::page::{FeedEvent, FeedPage, PageRequest, page};
+use crate::feed::report::{FeedBacklog, FeedReport};
 use crate::feed::sequencer::{KnownHead, Sequencer};
 use crate::feed::settings::FeedConfig;
 use crate::feed::state::{FeedState, StateStore};
@@ -69,6 +71,24 @@ impl Feed {
     /// [`StoreError`].
     pub async fn state(&self) -> Result<Option<FeedState>, StoreError> {
         StateStore::new(&self.context).load().await
+    }
+
+    /// The state of the feed and of its collections, for operators. Creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError`].
+    pub async fn report(&self) -> Result<FeedReport, SchemaError> {
+        FeedReport::read(&self.context).await
+    }
+
+    /// The appends without a position, of the collections of a report that have the index.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn backlog(&self, report: &FeedReport) -> Result<FeedBacklog, StoreError> {
+        FeedBacklog::read(&self.context, report.indexed()).await
     }
 
     /// Changes the id of the feed: after a restore, when positions name other events. Readers with

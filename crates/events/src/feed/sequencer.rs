@@ -27,6 +27,7 @@ use crate::feed::metrics::{FeedMetrics, Source};
 use crate::feed::planner::{Lookup, Planned, Positioned, plan};
 use crate::feed::settings::FeedConfig;
 use crate::feed::state::{FeedState, LEASE, StateStore};
+use crate::feed::status::{SequencerStatus, StatusReport};
 use crate::names::AggregateKey;
 use crate::transaction::{backoff, end, session};
 
@@ -41,6 +42,9 @@ const STANDBY_PAUSE: Duration = Duration::from_secs(2);
 
 /// The pause after a failure that a retry does not resolve.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
+
+/// The most reports in the queue of the sequencer; more wait where they are reported.
+const MAX_QUEUED: usize = 10_000;
 
 /// The most failures without success in between.
 const MAX_FAILURES: u32 = 10;
@@ -70,6 +74,7 @@ pub struct Sequencer {
     owner: String,
     store: StateStore,
     metrics: FeedMetrics,
+    status: StatusReport,
 }
 
 /// Why the owner stops to assign.
@@ -95,7 +100,13 @@ impl Sequencer {
     ) -> Self {
         let store = StateStore::new(&context);
         let owner = Uuid::new_v4().to_string();
-        Self { context, settings, head, owner, store, metrics: FeedMetrics::new() }
+        let (metrics, status) = (FeedMetrics::new(), StatusReport::new());
+        Self { context, settings, head, owner, store, metrics, status }
+    }
+
+    /// What it does, from now on.
+    pub fn status(&self) -> watch::Receiver<SequencerStatus> {
+        self.status.subscribe()
     }
 
     /// Assigns positions whenever this process is the owner, until `stop`.
@@ -107,6 +118,7 @@ impl Sequencer {
                 Stopped::Asked => break,
                 Stopped::Replaced => {
                     failures = 0;
+                    self.status.set(SequencerStatus::Standby, &self.metrics);
                     STANDBY_PAUSE
                 }
                 Stopped::Failed(error) => {
@@ -115,6 +127,7 @@ impl Sequencer {
                     }
                     failures += 1;
                     let error = chain(&error);
+                    self.status.set(SequencerStatus::Failing(error.clone()), &self.metrics);
                     if failures == 1 {
                         warn!(error, "the feed stands still: no position was assigned");
                     }
@@ -151,7 +164,7 @@ impl Sequencer {
             end(&mut work.open_session).await;
         }
         self.context.commits().ignore();
-        self.metrics.owner.set(0.0);
+        self.metrics.resign();
         self.head.send_modify(|head| head.is_own = false);
         if !matches!(stopped, Stopped::Replaced)
             && let Err(error) = self.store.disown(&self.owner).await
@@ -246,10 +259,10 @@ impl<'a> Work<'a> {
             tokio::select! {
                 () = stop.cancelled() => return Stopped::Asked,
                 _ = renewal.tick() => if let Err(stopped) = self.renew().await { return stopped },
-                Some(report) = followed.recv(), if self.reported.len() < MAX_BATCH => {
+                Some(report) = followed.recv(), if self.reported.len() < MAX_QUEUED => {
                     if let Err(stopped) = self.accept(report).await { return stopped }
                 }
-                () = commits.arrived(), if self.reported.len() < MAX_BATCH => {
+                () = commits.arrived(), if self.reported.len() < MAX_QUEUED => {
                     let taken = commits.take();
                     self.reported.extend(taken.appends);
                     if taken.is_overflowed {
@@ -300,6 +313,7 @@ impl<'a> Work<'a> {
             Page::Found(found) => self.scanned.extend(found),
             Page::Ended { invalid } => {
                 self.sequencer.metrics.invalid.set(invalid as f64);
+                self.succeed();
             }
         }
         Ok(())
@@ -336,6 +350,14 @@ impl<'a> Work<'a> {
         self.sequencer.metrics.head.set(*head as f64);
         let known = KnownHead { feed: feed.clone(), head: *head, is_own: true };
         self.sequencer.head.send_replace(known);
+    }
+
+    /// Positions are assigned, or no append waits for one.
+    fn succeed(&self) {
+        let Sequencer { status, metrics, .. } = self.sequencer;
+        let follows = self.audit.follows_now();
+        let now = if follows { SequencerStatus::Up } else { SequencerStatus::Scanning };
+        status.set(now, metrics);
     }
 
     fn measure(&self) {
@@ -404,6 +426,7 @@ impl<'a> Work<'a> {
                     }
                 }
                 self.state.head = head;
+                self.succeed();
                 metrics.sequenced(source, batch.len());
                 self.announce();
                 return Ok(batch.len());

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::{DateTime, Document, doc};
 use mongodb::options::{ReadConcern, ReturnDocument};
 use mongodb::{ClientSession, Collection};
 use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
@@ -48,6 +48,8 @@ pub struct FeedState {
     pub names: Vec<AggregateName>,
     /// The process that assigns positions; it may be gone.
     pub owner: Option<String>,
+    /// Until when it may, by the server's clock, unless it renews; `None` once it has given that up.
+    pub owned_until: Option<DateTime>,
 }
 
 /// The filter of the document.
@@ -63,6 +65,7 @@ pub(super) fn read(found: &Document) -> FeedState {
         head: found.get(HEAD).and_then(integral).unwrap_or(0),
         names: names.filter_map(|name| AggregateName::new(name.as_str()?).ok()).collect(),
         owner: found.get_str(OWNER).ok().map(str::to_owned),
+        owned_until: found.get_datetime(OWNED_UNTIL).ok().copied(),
     }
 }
 
@@ -91,6 +94,16 @@ impl StateStore {
         let finding = finding.max_time(limits::BATCH_TIMEOUT);
         let found = within("confirm the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
         Ok(found.as_ref().map(read).unwrap_or_default())
+    }
+
+    /// Reads it, and whether its owner may assign positions now.
+    pub(super) async fn load_owned(&self) -> Result<Option<(FeedState, bool)>, StoreError> {
+        let is_owned = doc! { "$gt": [format!("${OWNED_UNTIL}"), "$$NOW"] };
+        let finding = self.collection.find_one(filter()).projection(
+            doc! { FEED: 1, HEAD: 1, NAMES: 1, OWNER: 1, OWNED_UNTIL: 1, "isOwned": is_owned },
+        );
+        let found = within("read the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.map(|found| (read(&found), found.get_bool("isOwned").unwrap_or(false))))
     }
 
     /// Creates it, unless it exists. The names are those of all streams with positions: without them,

@@ -49,9 +49,9 @@ pub struct EventRequest {
     pub body: JsonObject,
 }
 
-/// The name of an event: 1 to 255 bytes.
+/// The name of an event: 1 to 255 bytes, without the reserved beginning `postrider.`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, ToSchema)]
-#[schema(pattern = "^[\\s\\S]{1,255}$", example = "OrderPlaced")]
+#[schema(pattern = "^(?!postrider\\.)[\\s\\S]{1,255}$", example = "OrderPlaced")]
 pub struct EventName(String);
 
 impl<'de> Deserialize<'de> for EventName {

@@ -6,12 +6,14 @@
 //! ```
 
 mod append;
+mod ending;
 mod flaws;
 mod reader;
 mod tree;
 mod value;
 
 pub use append::{AppendRequest, EventName, EventRequest, ExpectedVersion};
+pub use ending::{EndRequest, EraseRequest, ReasonText};
 pub use flaws::MAX_FLAWS;
 pub use reader::{BodyError, Form, Request, checked, if_present, read, read_body};
 pub use tree::parse;

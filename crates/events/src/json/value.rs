@@ -15,7 +15,7 @@ use crate::document::as_json;
 use crate::integer::integral;
 use crate::json::reader::checked;
 use crate::json::tree::AsWritten;
-use crate::names::{AggregateId, AggregateName, PrepareName, check_id};
+use crate::names::{AggregateId, AggregateName, PrepareName, SubscriptionName, check_id};
 
 /// An id: 1 to 255 characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -56,7 +56,7 @@ macro_rules! deserialize_checked {
     )*};
 }
 
-deserialize_checked! { AggregateName PrepareName AggregateId }
+deserialize_checked! { AggregateName PrepareName SubscriptionName AggregateId }
 
 /// A time: RFC 3339, or milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

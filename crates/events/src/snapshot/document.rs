@@ -20,8 +20,11 @@ const EVENT_TIME: &str = "eventTime";
 const SNAPSHOT_TIME: &str = "snapshotTime";
 const DELETED: &str = "deleted";
 const STATE: &str = "state";
+/// True where the stream has ended: no save replaces it.
+pub(super) const ENDED: &str = "ended";
 
-/// The pipeline of an upsert that replaces the stored snapshot unless that is newer.
+/// The pipeline of an upsert that replaces the stored snapshot unless that is newer, or of an ended
+/// stream.
 pub(super) fn saved_unless_newer(
     context: &str,
     name: &AggregateName,
@@ -56,7 +59,26 @@ pub(super) fn saved_unless_newer(
         }
     }
     new.insert(STATE, doc! { "$literal": &snapshot.state });
-    vec![doc! { "$replaceWith": { "$cond": [is_newer_than(snapshot.version), "$$ROOT", new] } }]
+    let is_ended = doc! { "$eq": [format!("${ENDED}"), true] };
+    let stays = doc! { "$or": [is_newer_than(snapshot.version), is_ended] };
+    vec![doc! { "$replaceWith": { "$cond": [stays, "$$ROOT", new] } }]
+}
+
+/// The pipeline that marks a stored snapshot whose stream has ended at this version. Of an erased stream
+/// it has no state.
+///
+/// The version is the end's, so that a save of another program that goes by versions loses.
+pub(crate) fn mark_ended(version: i64, is_erased: bool) -> Vec<Document> {
+    let mut set = doc! { DELETED: true, ENDED: true, VERSION: { "$literal": smallest(version) } };
+    if is_erased {
+        set.insert(STATE, doc! { "$literal": {} });
+    }
+    vec![doc! { "$set": set }]
+}
+
+/// Whether a stored snapshot is of an ended stream.
+pub(super) fn is_ended(stored: &Document) -> bool {
+    stored.get_bool(ENDED).unwrap_or(false)
 }
 
 /// The expression that the stored snapshot is newer. A stored version that is not an integral number of

@@ -18,6 +18,9 @@ pub enum SnapshotError {
     /// The state cannot be encoded as BSON.
     #[error("state: can't be written as BSON")]
     Encode(#[source] bson::error::Error),
+    /// The stream has ended: its snapshot is neither saved nor read.
+    #[error("the stream has ended; its snapshot is neither saved nor read any more")]
+    Ended,
     /// Other callers changed the snapshot at each try.
     #[error("others kept changing the snapshot")]
     Contended,

@@ -11,6 +11,7 @@ mod state;
 mod store;
 mod strategy;
 
+pub(crate) use document::mark_ended;
 pub use error::SnapshotError;
 pub use repository::{Aggregate, Loaded, Repository, RepositoryError, Stored};
 pub use state::Snapshot;

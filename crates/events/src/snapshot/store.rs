@@ -6,10 +6,14 @@ use postrider_store::limits::{self, MAX_DOCUMENT_BYTES};
 use postrider_store::{DUPLICATE_KEY, within};
 
 use super::SnapshotError;
-use super::document::{TENANT_ID, VERSION, saved_unless_newer, snapshot, version};
+use super::document::{
+    ENDED, TENANT_ID, VERSION, is_ended, mark_ended, saved_unless_newer, snapshot, version,
+};
 use super::state::Snapshot;
 use crate::context::{CollectionKind, Context};
+use crate::lookup::latest_version;
 use crate::names::{AggregateId, AggregateName};
+use crate::state::StreamState;
 
 /// The tries of a save while other callers insert or remove the snapshot.
 const MAX_TRIES: usize = 20;
@@ -53,7 +57,8 @@ impl SnapshotStore {
         Self { context }
     }
 
-    /// Saves a snapshot, unless a newer one exists; one of the same version is replaced.
+    /// Saves a snapshot, unless a newer one exists or the stream has ended; one of the same version is
+    /// replaced.
     ///
     /// # Errors
     ///
@@ -76,18 +81,24 @@ impl SnapshotStore {
         let id = &snapshot.aggregate_id;
         let snapshots = self.context.ready(CollectionKind::Snapshots, name.as_str()).await?;
         for _ in 0..MAX_TRIES {
-            let saving = snapshots.update_one(with_id(id), pipeline.clone()).upsert(true);
-            match within("save a snapshot", limits::BATCH_TIMEOUT, saving).await {
-                Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => {
-                    return Ok(Saved { written: true, version: ours });
-                }
-                Ok(_) => {}
-                // Another caller inserted it: the next try finds it.
-                Err(error) if error.code() == Some(DUPLICATE_KEY) => continue,
-                Err(error) => return Err(error.into()),
+            match save_once(&snapshots, id, &pipeline, false).await? {
+                SaveOutcome::Written => return Ok(Saved { written: true, version: ours }),
+                // The first snapshot of the aggregate, which may have ended without one.
+                SaveOutcome::Absent => match self.insert(&snapshots, name, id, &pipeline).await? {
+                    SaveOutcome::Written => return Ok(Saved { written: true, version: ours }),
+                    SaveOutcome::Absent => continue,
+                    SaveOutcome::Unchanged => {}
+                },
+                SaveOutcome::Unchanged => {}
             }
-            // Unchanged: the stored one is newer, or equal within the same millisecond.
-            let theirs = self.version(name, id).await?;
+            // Unchanged: the stored one is newer, of an ended stream, or equal within the same
+            // millisecond.
+            let fields = doc! { VERSION: 1, ENDED: 1 };
+            let stored = self.find(name, with_id(id), fields).await?.unwrap_or_default();
+            if is_ended(&stored) {
+                return Err(SnapshotError::Ended);
+            }
+            let theirs = version(&stored).unwrap_or(0);
             if theirs >= ours {
                 return Ok(Saved { written: theirs == ours, version: theirs });
             }
@@ -95,7 +106,38 @@ impl SnapshotStore {
         Err(SnapshotError::Contended)
     }
 
-    /// Loads the snapshot of an aggregate, of this tenant if one is given; also a deleted one.
+    /// Inserts the first snapshot of an aggregate, unless its stream has ended.
+    ///
+    /// An end marks the snapshot that its transaction sees. So one that is inserted at the same time is
+    /// checked again.
+    async fn insert(
+        &self,
+        snapshots: &Collection<Document>,
+        name: &AggregateName,
+        id: &AggregateId,
+        pipeline: &[Document],
+    ) -> Result<SaveOutcome, SnapshotError> {
+        let aggregate = (name.clone(), id.clone());
+        let latest = latest_version(&self.context, &aggregate).await?;
+        if latest.state != StreamState::Open {
+            return Err(SnapshotError::Ended);
+        }
+        let outcome = save_once(snapshots, id, pipeline, true).await?;
+        if outcome == SaveOutcome::Written {
+            let latest = latest_version(&self.context, &aggregate).await?;
+            if latest.state != StreamState::Open {
+                let is_erased = latest.state == StreamState::Erased;
+                let marking =
+                    snapshots.update_one(with_id(id), mark_ended(latest.version, is_erased));
+                within("mark a snapshot", limits::BATCH_TIMEOUT, marking).await?;
+                return Err(SnapshotError::Ended);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Loads the snapshot of an aggregate, of this tenant if one is given; also a deleted one, unless the
+    /// stream has ended.
     ///
     /// # Errors
     ///
@@ -110,10 +152,11 @@ impl SnapshotStore {
         if let Some(tenant) = tenant {
             filter.insert(TENANT_ID, tenant);
         }
-        let snapshots = self.stored(name);
-        let loading = snapshots.find_one(filter);
-        let found = within("load a snapshot", limits::BATCH_TIMEOUT, loading).await?;
-        Ok(found.and_then(|found| snapshot(id, Document::try_from(found).ok()?)))
+        let Some(found) = self.find(name, filter, doc! {}).await? else { return Ok(None) };
+        if is_ended(&found) {
+            return Err(SnapshotError::Ended);
+        }
+        Ok(snapshot(id, found))
     }
 
     /// Reads the version of an aggregate's snapshot; 0 without one.
@@ -126,16 +169,55 @@ impl SnapshotStore {
         name: &AggregateName,
         id: &AggregateId,
     ) -> Result<i64, SnapshotError> {
+        let found = self.find(name, with_id(id), doc! { VERSION: 1 }).await?;
+        Ok(found.as_ref().and_then(version).unwrap_or(0))
+    }
+
+    async fn find(
+        &self,
+        name: &AggregateName,
+        filter: Document,
+        fields: Document,
+    ) -> Result<Option<Document>, SnapshotError> {
         let snapshots = self.stored(name);
-        let asking = snapshots.find_one(with_id(id)).projection(doc! { VERSION: 1 });
-        let found = within("read a snapshot's version", limits::BATCH_TIMEOUT, asking).await?;
-        Ok(found.and_then(|found| version(&Document::try_from(found).ok()?)).unwrap_or(0))
+        let finding = snapshots.find_one(filter).projection(fields);
+        let found = within("read a snapshot", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.and_then(|found| Document::try_from(found).ok()))
     }
 
     /// The collection, read without serde, which would take a document such as `{"$oid": …}` in a state
     /// for extended JSON.
     fn stored(&self, name: &AggregateName) -> Collection<RawDocumentBuf> {
         self.context.collection(CollectionKind::Snapshots, name.as_str()).clone_with_type()
+    }
+}
+
+/// What one statement of a save has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SaveOutcome {
+    Written,
+    /// The stored snapshot stays.
+    Unchanged,
+    /// There is no snapshot, or another caller inserts it.
+    Absent,
+}
+
+async fn save_once(
+    snapshots: &Collection<Document>,
+    id: &AggregateId,
+    pipeline: &[Document],
+    inserts: bool,
+) -> Result<SaveOutcome, SnapshotError> {
+    let saving = snapshots.update_one(with_id(id), pipeline.to_vec()).upsert(inserts);
+    match within("save a snapshot", limits::BATCH_TIMEOUT, saving).await {
+        Ok(done) if done.upserted_id.is_some() || done.modified_count > 0 => {
+            Ok(SaveOutcome::Written)
+        }
+        Ok(done) if done.matched_count == 0 => Ok(SaveOutcome::Absent),
+        Ok(_) => Ok(SaveOutcome::Unchanged),
+        // Another caller inserted it: the next try finds it.
+        Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(SaveOutcome::Absent),
+        Err(error) => Err(error.into()),
     }
 }
 

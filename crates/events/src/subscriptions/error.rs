@@ -1,0 +1,108 @@
+//! Errors of subscriptions.
+
+use std::time::Duration;
+
+use bson::DateTime;
+use postrider_store::StoreError;
+use postrider_store::dates::rfc3339;
+
+use crate::error::{Flaw, join};
+use crate::feed::FeedError;
+use crate::subscriptions::subscription::SubscriptionKind;
+
+/// Why an operation on a subscription had no effect.
+#[derive(Debug, thiserror::Error)]
+pub enum SubscriptionError {
+    /// Fields are invalid: all of them.
+    #[error("{}", join(.0))]
+    Invalid(Vec<Flaw>),
+    /// No subscription has this name.
+    #[error("there is no subscription {0:?}")]
+    Unknown(String),
+    /// A subscription has this name already.
+    #[error("there is a subscription {0:?} already; delete it first, or choose another name")]
+    Exists(String),
+    /// There are as many subscriptions as one context may have.
+    #[error("there are {0} subscriptions, the most that a context may have; delete one first")]
+    TooMany(u64),
+    /// The operation is of the other kind of subscription.
+    #[error("subscription {name:?} is a {} subscription; {remedy}", .kind.word())]
+    WrongKind {
+        /// The subscription.
+        name: String,
+        /// Its kind.
+        kind: SubscriptionKind,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+    /// An operator has paused it.
+    #[error("subscription {0:?} is paused; an operator can resume it")]
+    Paused(String),
+    /// Its position is of another feed.
+    #[error("subscription {name:?} has stopped: {reason}; replay it, by default from position 0")]
+    WrongFeed {
+        /// The subscription.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// Another member has the lease.
+    #[error(
+        "member {member:?} reads subscription {name:?}, until {} at least; this member stands by",
+        rfc3339(*.until).unwrap_or_default()
+    )]
+    MemberActive {
+        /// The subscription.
+        name: String,
+        /// The member that has the lease.
+        member: String,
+        /// When its lease ends, unless it is renewed.
+        until: DateTime,
+        /// The time until then.
+        remaining: Duration,
+    },
+    /// The lease is of an earlier epoch: another member has taken over, or there was a replay.
+    #[error(
+        "the lease of subscription {0:?} is lost: another member has taken over, or an operator has \
+         replayed it; read again, and expect events that were read before"
+    )]
+    LeaseLost(String),
+    /// The position is beyond what was given out under this lease, or beyond the head.
+    #[error("position {position} is ahead: {limit} is the last one that {what}")]
+    PositionAhead {
+        /// The position of the request.
+        position: i64,
+        /// The largest that is permitted.
+        limit: i64,
+        /// Of what it is the last.
+        what: &'static str,
+    },
+    /// The position was acknowledged before, and a later one too.
+    #[error("position {position} is behind: up to {acknowledged} all is acknowledged")]
+    PositionBehind {
+        /// The position of the request.
+        position: i64,
+        /// The position of the subscription.
+        acknowledged: i64,
+    },
+    /// As many events are parked as a subscription may have.
+    #[error(
+        "{0} events are parked, the most of a subscription; discard some of them, or replay the \
+         subscription from before them"
+    )]
+    ParkedFull(i64),
+    /// MongoDB refuses the record of an event.
+    #[error("MongoDB refuses the record of an event (code {code}): {message}")]
+    RecordRefused {
+        /// The server's code.
+        code: i32,
+        /// The server's message.
+        message: String,
+    },
+    /// The feed could not be read.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// MongoDB failed.
+    #[error("the subscription could not be read or changed")]
+    Store(#[from] StoreError),
+}

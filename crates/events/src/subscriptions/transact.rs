@@ -1,0 +1,71 @@
+//! Transactions of a few statements, repeated while a retry may succeed.
+
+use mongodb::ClientSession;
+
+use crate::context::Context;
+use crate::subscriptions::error::SubscriptionError;
+use crate::transaction::{
+    TransactionOutcome, abort, backoff, begin, commit_any, end, is_retryable,
+};
+
+/// The most tries.
+const MAX_TRIES: u32 = 10;
+
+/// The statements of a transaction. They are conditional, so that a repetition after a success is
+/// recognised.
+pub(super) trait Statements: Sync {
+    /// What they return.
+    type Done: Send;
+
+    /// Sends them. An error aborts the transaction.
+    fn run(
+        &self,
+        session: &mut ClientSession,
+    ) -> impl Future<Output = Result<Self::Done, SubscriptionError>> + Send;
+}
+
+/// Runs statements in a transaction: all of them take effect, or none.
+///
+/// They run in `open_session` if there is one, and leave the session there. After
+/// [`SubscriptionError::Store`] the outcome may be unknown.
+pub(super) async fn transact<S: Statements>(
+    context: &Context,
+    action: &'static str,
+    open_session: &mut Option<ClientSession>,
+    statements: &S,
+) -> Result<S::Done, SubscriptionError> {
+    let mut failures = 0;
+    loop {
+        let mut session = begin(context, open_session).await?;
+        let (error, is_final) = match statements.run(&mut session).await {
+            Ok(done) => match commit_any(&mut session, action).await {
+                // (A commit refuses nothing.)
+                TransactionOutcome::Committed | TransactionOutcome::Refused { .. } => {
+                    *open_session = Some(session);
+                    return Ok(done);
+                }
+                TransactionOutcome::Again(error) => (error, false),
+                TransactionOutcome::Failed(error) | TransactionOutcome::Unknown(error) => {
+                    (error, true)
+                }
+            },
+            Err(SubscriptionError::Store(error)) => {
+                abort(&mut session).await;
+                let is_final = !is_retryable(&error);
+                (error, is_final)
+            }
+            Err(error) => {
+                abort(&mut session).await;
+                *open_session = Some(session);
+                return Err(error);
+            }
+        };
+        *open_session = Some(session);
+        failures += 1;
+        if is_final || failures >= MAX_TRIES {
+            end(open_session).await;
+            return Err(error.into());
+        }
+        tokio::time::sleep(backoff(failures)).await;
+    }
+}

@@ -1,0 +1,270 @@
+//! `postrider subscriptions`: creates, lists, pauses, replays and deletes subscriptions to the feed.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
+use crate::cli::output::{self, Format, MAX_CELL_CHARS, OutputArgs, shortened};
+use crate::context::Context;
+use crate::events::Flaw;
+use crate::events::feed::{Feed, FeedFilter};
+use crate::events::subscriptions::new::{DEFAULT_LEASE, DEFAULT_MAX_PENDING};
+use crate::events::subscriptions::{
+    NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionError, SubscriptionReport,
+    Subscriptions,
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Create a subscription: --push to copy events to the outbox, --pull for members that read
+    Create {
+        #[command(flatten)]
+        args: CreateArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// All subscriptions by name, and how far they are behind
+    List(OutputArgs),
+    /// One subscription, and how far it is behind
+    Show {
+        /// The subscription
+        name: String,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Start again behind an earlier position; after `feed renew` also with the new feed
+    Replay {
+        /// The subscription
+        name: String,
+        /// The position behind which it starts again; 0: all events
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+        position: i64,
+    },
+    /// Give out and copy nothing more, until resumed
+    Pause {
+        /// The subscription
+        name: String,
+    },
+    /// Proceed behind the position
+    Resume {
+        /// The subscription
+        name: String,
+    },
+    /// The events that members have parked, or (push) whose records are dead
+    Parked {
+        #[command(flatten)]
+        args: ParkedArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Delete a subscription and its parked events; records that it has copied stay in the outbox
+    Delete {
+        /// The subscription
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    /// Its name
+    name: String,
+    /// Copy events as outbox records with this destination: an exchange or topic
+    #[arg(long, value_name = "DESTINATION", required_unless_present = "pull")]
+    push: Option<String>,
+    /// With --push: the most records that wait
+    #[arg(long, value_name = "COUNT", requires = "push")]
+    max_pending: Option<i64>,
+    /// Let members read and acknowledge events over HTTP
+    #[arg(long, conflicts_with = "push")]
+    pull: bool,
+    /// With --pull: how long a member may be silent before another one takes its place
+    #[arg(long, requires = "pull", value_parser = humantime::parse_duration)]
+    lease: Option<Duration>,
+    /// Of this aggregate name (repeatable); without it: of all
+    #[arg(long, value_name = "NAME")]
+    aggregate: Vec<String>,
+    /// With this event name (repeatable); without it: with all
+    #[arg(long, value_name = "NAME")]
+    event: Vec<String>,
+    /// Of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// The position behind which it begins; 0: all events
+    #[arg(long, value_name = "POSITION", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    after: i64,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ParkedArgs {
+    /// The subscription
+    name: String,
+    /// Behind this position
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    after: i64,
+    /// How many at most
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1_000))]
+    limit: i64,
+    /// Forget the parked event at this position
+    #[arg(long, value_name = "POSITION", conflicts_with = "discard_all")]
+    discard: Option<i64>,
+    /// Forget all parked events
+    #[arg(long)]
+    discard_all: bool,
+}
+
+impl CreateArgs {
+    fn subscription(&self) -> NewSubscription {
+        let delivery = match &self.push {
+            Some(destination) => SubscriptionDelivery::Push {
+                destination: destination.clone(),
+                max_pending: self.max_pending.unwrap_or(DEFAULT_MAX_PENDING),
+            },
+            None => SubscriptionDelivery::Pull { lease: self.lease.unwrap_or(DEFAULT_LEASE) },
+        };
+        let filter = FeedFilter {
+            aggregates: self.aggregate.clone(),
+            events: self.event.clone(),
+            tenant_id: self.tenant.clone(),
+        };
+        NewSubscription { name: self.name.clone(), delivery, filter, after: self.after }
+    }
+}
+
+pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
+    let plan = global.resolve_without_relay()?;
+    block_on(async {
+        let outbox = collections(&plan).await?;
+        let context = Context::new(outbox.client().clone(), plan.context.clone());
+        let subscriptions = Subscriptions::new(&context, Feed::new(context.clone()));
+        match command {
+            Command::Create { args, output } => {
+                show(&subscriptions.create(&args.subscription()).await.map_err(failed)?, output)
+            }
+            Command::List(output) => list(&subscriptions.list().await.map_err(failed)?, output),
+            Command::Show { name, output } => {
+                show(&subscriptions.get(name).await.map_err(failed)?, output)
+            }
+            Command::Replay { name, position } => {
+                let replayed = subscriptions.replay(name, *position).await.map_err(failed)?;
+                let state = replayed.state.word();
+                output::text(&format!("{name}: starts again behind {position}; it is {state}\n"))
+            }
+            Command::Pause { name } => {
+                subscriptions.pause(name).await.map_err(failed)?;
+                output::text(&format!("{name}: paused\n"))
+            }
+            Command::Resume { name } => {
+                subscriptions.resume(name).await.map_err(failed)?;
+                output::text(&format!("{name}: resumed\n"))
+            }
+            Command::Parked { args, output } => {
+                if args.discard.is_some() || args.discard_all {
+                    let discarding = subscriptions.discard_parked(&args.name, args.discard);
+                    let discarded = discarding.await.map_err(failed)?;
+                    return output::text(&format!("{}: discarded {discarded}\n", args.name));
+                }
+                let found = subscriptions.parked(&outbox, &args.name, args.after, args.limit);
+                parked(&found.await.map_err(failed)?, output)
+            }
+            Command::Delete { name } => {
+                subscriptions.delete(name).await.map_err(failed)?;
+                output::text(&format!("{name}: deleted\n"))
+            }
+        }
+    })
+}
+
+/// Invalid fields are wrong usage, by the names of the options.
+fn failed(error: SubscriptionError) -> Failure {
+    match error {
+        SubscriptionError::Invalid(flaws) => Failure::Usage(flaws.iter().map(usage).collect()),
+        error => Failure::Failed(error.into()),
+    }
+}
+
+fn usage(flaw: &Flaw) -> String {
+    let option = match flaw.field.as_str() {
+        "destination" => "--push",
+        "maxPending" => "--max-pending",
+        "aggregates" => "--aggregate",
+        "events" => "--event",
+        "tenantId" => "--tenant",
+        "lease" => "--lease",
+        "after" => "--after",
+        "position" => "--position",
+        other => other,
+    };
+    format!("{option}: {}", flaw.detail)
+}
+
+fn list(reports: &[SubscriptionReport], output: &OutputArgs) -> Result<(), Failure> {
+    if output.output == Format::Json {
+        return output::json(&json(reports)?);
+    }
+    let heading = [
+        "name",
+        "kind",
+        "state",
+        "position",
+        "lagEvents",
+        "lagSeconds",
+        "owner",
+        "parked",
+        "error",
+    ];
+    let row = |report: &SubscriptionReport| {
+        vec![
+            report.name.clone(),
+            report.kind.word().to_owned(),
+            report.state.word().to_owned(),
+            report.position.to_string(),
+            report.lag_events.map(|lag| lag.to_string()).unwrap_or_default(),
+            report.lag_seconds.map(|lag| format!("{lag:.1}")).unwrap_or_default(),
+            report.owner.clone().unwrap_or_default(),
+            report.parked.map(|parked| parked.to_string()).unwrap_or_default(),
+            shortened(report.error.clone().unwrap_or_default(), MAX_CELL_CHARS),
+        ]
+    };
+    output::table(&heading, &reports.iter().map(row).collect::<Vec<_>>())
+}
+
+fn show(report: &SubscriptionReport, output: &OutputArgs) -> Result<(), Failure> {
+    let report = json(report)?;
+    match (output.output, &report) {
+        (Format::Table, Value::Object(fields)) => {
+            let cell = |value: &Value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let rows = fields.iter().map(|(name, value)| vec![name.clone(), cell(value)]);
+            output::table(&["field", "value"], &rows.collect::<Vec<_>>())
+        }
+        _ => output::json(&report),
+    }
+}
+
+fn parked(events: &[ParkedEvent], output: &OutputArgs) -> Result<(), Failure> {
+    if output.output == Format::Json {
+        return output::json(&json(events)?);
+    }
+    let heading = ["position", "aggregate", "version", "event", "record", "reason"];
+    let row = |event: &ParkedEvent| {
+        let row = vec![
+            event.position.to_string(),
+            format!("{} {}", event.aggregate_name, event.aggregate_id),
+            event.version.to_string(),
+            event.name.clone(),
+            event.record_id.clone().unwrap_or_default(),
+            event.reason.clone(),
+        ];
+        row.into_iter().map(|cell| shortened(cell, MAX_CELL_CHARS)).collect()
+    };
+    output::table(&heading, &events.iter().map(row).collect::<Vec<_>>())
+}
+
+fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<Value, Failure> {
+    Ok(serde_json::to_value(value).context("cannot be shown")?)
+}

@@ -1,0 +1,78 @@
+//! Ends and erases streams.
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+
+use crate::events::json::{EndRequest, EraseRequest};
+use crate::events::{Appended, EndError, Erasure, ErasureState};
+use crate::http::extract::{AdminScope, Body, Call};
+use crate::http::params::AggregatePath;
+use crate::http::problem::Problem;
+use crate::http::trace;
+
+/// End a stream: no further appends, no reads of its events, and its snapshot is deleted
+#[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/end", tag = "events",
+    params(AggregatePath),
+    request_body(content = EndRequest, example = json!({
+        "requestId": "end-o-1", "reason": "the order was merged into o-2",
+    })),
+    responses(
+        (status = 201, description = "a majority has it", body = Appended),
+        (status = 200, description = "an earlier request with this id ended it: its answer", body = Appended),
+        (status = 404, description = "`not_found`: the aggregate has no events, or this instance hosts no events"),
+        (status = 409, description = "`stream_ended`, with `actual`; `duplicate_request`"),
+    ),
+)]
+pub(super) async fn end_stream(
+    call: Call<AdminScope, AggregatePath>,
+    headers: HeaderMap,
+    Body(body): Body<EndRequest>,
+) -> Result<(StatusCode, Json<Appended>), Problem> {
+    let request = body.into_ending(actor(&call), trace::read(&headers));
+    let (name, id) = (&call.path.name, &call.path.id);
+    let done = call.state.event_store()?.end(name, id, request).await?;
+    let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(done)))
+}
+
+/// Erase a stream: end it, and empty its events, its snapshot and its outbox records
+#[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/erase", tag = "events",
+    params(AggregatePath),
+    request_body(content = EraseRequest, example = json!({
+        "requestId": "erase-o-1", "reason": "request 4711 of the customer", "discardPending": false,
+    })),
+    responses(
+        (status = 200, description = "all content is erased", body = Erasure),
+        (status = 202, description = "a majority has the erasure, and an instance completes it: ask again with the same `requestId`", body = Erasure),
+        (status = 404, description = "`not_found`: the aggregate has no events, or this instance hosts no events"),
+        (status = 409, description = "`stream_ended`, with `actual`: another request has erased it; `duplicate_request`"),
+    ),
+)]
+pub(super) async fn erase_stream(
+    call: Call<AdminScope, AggregatePath>,
+    headers: HeaderMap,
+    Body(body): Body<EraseRequest>,
+) -> Result<(StatusCode, Json<Erasure>), Problem> {
+    let (request, pending) = body.into_ending(actor(&call), trace::read(&headers));
+    let (name, id) = (&call.path.name, &call.path.id);
+    let done = call.state.event_store()?.erase(name, id, request, pending).await?;
+    let status = match done.state {
+        ErasureState::Complete => StatusCode::OK,
+        ErasureState::Waiting | ErasureState::Running => StatusCode::ACCEPTED,
+    };
+    Ok((status, Json(done)))
+}
+
+/// The name of the token; none where no tokens are configured.
+fn actor(call: &Call<AdminScope, AggregatePath>) -> Option<String> {
+    (!call.state.tokens.is_empty()).then(|| call.actor.to_string())
+}
+
+impl From<EndError> for Problem {
+    fn from(error: EndError) -> Self {
+        match error {
+            EndError::UnknownAggregate { .. } => Self::not_found(error.to_string()),
+            EndError::Append(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Creates, lists, pauses, replays and deletes subscriptions.
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tracing::info;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::events::Flaw;
+use crate::events::feed::FeedFilter;
+use crate::events::json::Request;
+use crate::events::subscriptions::new::{DEFAULT_LEASE, DEFAULT_MAX_PENDING};
+use crate::events::subscriptions::{
+    NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionKind, SubscriptionReport,
+};
+use crate::http::extract::{AdminScope, Body, Call, NoBody, ReadScope};
+use crate::http::list::Listed;
+use crate::http::params::{Bounded, DurationText, Limit};
+use crate::http::problem::Problem;
+use crate::http::subscriptions::SubscriptionPath;
+use crate::names::SubscriptionName;
+
+/// Parked events of one answer, by default.
+const DEFAULT_PARKED: i64 = 100;
+
+/// A subscription: `push` with a `destination`, or `pull`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SubscriptionRequest {
+    /// Its name.
+    #[schema(inline)]
+    name: SubscriptionName,
+    /// push: copied as outbox records; pull: read and acknowledged by a member.
+    #[schema(inline)]
+    kind: SubscriptionKind,
+    /// The position behind which it begins; 0 by default: all events.
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    after: Option<Bounded<0, { i64::MAX }>>,
+    /// Of these aggregate names; of all by default.
+    aggregates: Option<Vec<String>>,
+    /// With these event names; with all by default.
+    events: Option<Vec<String>>,
+    /// Of this tenant.
+    tenant_id: Option<String>,
+    /// push: the exchange or topic of the records.
+    destination: Option<String>,
+    /// push: the most records that wait; 1000 by default.
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 10_000)]
+    max_pending: Option<Bounded<1, 10_000>>,
+    /// pull: how long a member may be silent; 30s by default.
+    #[schema(inline)]
+    lease: Option<DurationText>,
+}
+
+impl SubscriptionRequest {
+    fn subscription(&self) -> NewSubscription {
+        let delivery = match self.kind {
+            SubscriptionKind::Push => SubscriptionDelivery::Push {
+                destination: self.destination.clone().unwrap_or_default(),
+                max_pending: self.max_pending.map_or(DEFAULT_MAX_PENDING, |most| most.0),
+            },
+            SubscriptionKind::Pull => {
+                SubscriptionDelivery::Pull { lease: self.lease.map_or(DEFAULT_LEASE, |it| it.0) }
+            }
+        };
+        let filter = FeedFilter {
+            aggregates: self.aggregates.clone().unwrap_or_default(),
+            events: self.events.clone().unwrap_or_default(),
+            tenant_id: self.tenant_id.clone(),
+        };
+        let after = self.after.map_or(0, |after| after.0);
+        NewSubscription { name: self.name.to_string(), delivery, filter, after }
+    }
+}
+
+impl Request for SubscriptionRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        let foreign = match self.kind {
+            SubscriptionKind::Push => vec![("lease", self.lease.is_some())],
+            SubscriptionKind::Pull => vec![
+                ("destination", self.destination.is_some()),
+                ("maxPending", self.max_pending.is_some()),
+            ],
+        };
+        let kind = self.kind.word();
+        let foreign = foreign.into_iter().filter(|(_, is_given)| *is_given);
+        let foreign = foreign
+            .map(|(field, _)| Flaw::new(field, format!("a {kind} subscription has none; omit it")));
+        // (Placeholders of members that are wrong by themselves have flaws that are known already.)
+        let own = self.subscription().flaws().into_iter();
+        foreign.chain(own).collect()
+    }
+}
+
+/// Create a subscription to the feed
+#[utoipa::path(post, path = "/v1/subscriptions", tag = "subscriptions",
+    request_body(content = SubscriptionRequest, example = json!({
+        "name": "billing", "kind": "pull", "aggregates": ["order"], "lease": "30s",
+    })),
+    responses(
+        (status = 201, description = "a majority has it", body = SubscriptionReport),
+        (status = 404, description = "`not_found`: this instance has no feed"),
+        (status = 409, description = "`subscription_exists`; `too_many_subscriptions`; `position_ahead`: `after` is beyond the head"),
+    ),
+)]
+pub(super) async fn create_subscription(
+    call: Call<AdminScope>,
+    Body(body): Body<SubscriptionRequest>,
+) -> Result<(StatusCode, Json<SubscriptionReport>), Problem> {
+    let created = call.state.subscriptions()?.create(&body.subscription()).await?;
+    info!(actor = &*call.actor, subscription = created.name, "created a subscription");
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// All subscriptions by name, and how far they are behind
+#[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", responses(
+    (status = 200, description = "all of them", body = Listed<SubscriptionReport>),
+    (status = 404, description = "`not_found`: this instance has no feed"),
+))]
+pub(super) async fn list_subscriptions(
+    call: Call<ReadScope>,
+) -> Result<Json<Listed<SubscriptionReport>>, Problem> {
+    Ok(Json(call.state.subscriptions()?.list().await?.into()))
+}
+
+/// One subscription, and how far it is behind
+#[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions",
+    params(SubscriptionPath),
+    responses(
+        (status = 200, description = "the subscription", body = SubscriptionReport),
+        (status = 404, description = "`not_found`"),
+    ),
+)]
+pub(super) async fn get_subscription(
+    call: Call<ReadScope, SubscriptionPath>,
+) -> Result<Json<SubscriptionReport>, Problem> {
+    Ok(Json(call.state.subscriptions()?.get(call.path.name.as_str()).await?))
+}
+
+/// Delete a subscription and its parked events; records that it has copied stay in the outbox
+#[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions",
+    params(SubscriptionPath),
+    responses(
+        (status = 204, description = "it is gone"),
+        (status = 404, description = "`not_found`"),
+    ),
+)]
+pub(super) async fn delete_subscription(
+    call: Call<AdminScope, SubscriptionPath>,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    let name = call.path.name.as_str();
+    call.state.subscriptions()?.delete(name).await?;
+    info!(actor = &*call.actor, subscription = name, "deleted a subscription");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Pause a subscription; paused already, it stays so
+#[utoipa::path(post, path = "/v1/subscriptions/{name}/pause", tag = "subscriptions",
+    params(SubscriptionPath),
+    responses(
+        (status = 200, description = "it gives out and copies nothing more", body = SubscriptionReport),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "`wrong_feed`: it has stopped"),
+    ),
+)]
+pub(super) async fn pause_subscription(
+    call: Call<AdminScope, SubscriptionPath>,
+    _: NoBody,
+) -> Result<Json<SubscriptionReport>, Problem> {
+    let name = call.path.name.as_str();
+    let paused = call.state.subscriptions()?.pause(name).await?;
+    info!(actor = &*call.actor, subscription = name, "paused a subscription");
+    Ok(Json(paused))
+}
+
+/// Resume a paused subscription; running already, it stays so
+#[utoipa::path(post, path = "/v1/subscriptions/{name}/resume", tag = "subscriptions",
+    params(SubscriptionPath),
+    responses(
+        (status = 200, description = "it proceeds behind its position", body = SubscriptionReport),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "`wrong_feed`: it has stopped; replay it"),
+    ),
+)]
+pub(super) async fn resume_subscription(
+    call: Call<AdminScope, SubscriptionPath>,
+    _: NoBody,
+) -> Result<Json<SubscriptionReport>, Problem> {
+    let name = call.path.name.as_str();
+    let resumed = call.state.subscriptions()?.resume(name).await?;
+    info!(actor = &*call.actor, subscription = name, "resumed a subscription");
+    Ok(Json(resumed))
+}
+
+/// Where to start again.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReplayQuery {
+    /// The position behind which it starts again; 0 by default: all events.
+    #[param(value_type = Option<i64>, minimum = 0)]
+    position: Option<Bounded<0, { i64::MAX }>>,
+}
+
+/// Start a subscription again behind an earlier position of the current feed
+#[utoipa::path(post, path = "/v1/subscriptions/{name}/replay", tag = "subscriptions",
+    params(SubscriptionPath, ReplayQuery),
+    responses(
+        (status = 200, description = "leases of before are lost; parked events behind the position are forgotten, since they come again", body = SubscriptionReport),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "`position_ahead`: beyond the head"),
+    ),
+)]
+pub(super) async fn replay_subscription(
+    call: Call<AdminScope, SubscriptionPath, ReplayQuery>,
+    _: NoBody,
+) -> Result<Json<SubscriptionReport>, Problem> {
+    let name = call.path.name.as_str();
+    let position = call.query.position.map_or(0, |position| position.0);
+    let replayed = call.state.subscriptions()?.replay(name, position).await?;
+    info!(actor = &*call.actor, subscription = name, position, "replayed a subscription");
+    Ok(Json(replayed))
+}
+
+/// Which parked events to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ParkedQuery {
+    /// Behind this position: `next`.
+    #[param(value_type = Option<i64>, minimum = 0)]
+    after: Option<Bounded<0, { i64::MAX }>>,
+    /// The most events; 100 by default.
+    #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
+    limit: Option<Limit<1_000>>,
+}
+
+/// The parked events of a pull subscription, or the events of a push subscription whose records are dead
+#[utoipa::path(get, path = "/v1/subscriptions/{name}/parked", tag = "subscriptions",
+    params(SubscriptionPath, ParkedQuery),
+    responses(
+        (status = 200, description = "a part of the list, ascending by position", body = Listed<ParkedEvent>),
+        (status = 404, description = "`not_found`"),
+    ),
+)]
+pub(super) async fn list_parked_events(
+    call: Call<ReadScope, SubscriptionPath, ParkedQuery>,
+) -> Result<Json<Listed<ParkedEvent>>, Problem> {
+    let after = call.query.after.map_or(0, |after| after.0);
+    let limit = call.query.limit.map_or(DEFAULT_PARKED, |limit| limit.0);
+    let outbox = &call.state.services()?.collections;
+    let name = call.path.name.as_str();
+    let items = call.state.subscriptions()?.parked(outbox, name, after, limit).await?;
+    let is_full = items.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+    let next = items.last().filter(|_| is_full).map(|last| last.position.to_string());
+    Ok(Json(Listed { items, next, note: None }))
+}
+
+/// Which parked events to discard.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DiscardQuery {
+    /// The one at this position; all by default.
+    #[param(value_type = Option<i64>, minimum = 1)]
+    position: Option<Bounded<1, { i64::MAX }>>,
+}
+
+/// Parked events that were discarded.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct DiscardAnswer {
+    /// How many there were.
+    discarded: i64,
+}
+
+/// Forget parked events of a pull subscription
+#[utoipa::path(delete, path = "/v1/subscriptions/{name}/parked", tag = "subscriptions",
+    params(SubscriptionPath, DiscardQuery),
+    responses(
+        (status = 200, description = "they are gone", body = DiscardAnswer),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "`wrong_kind`: discard dead records under /v1/outbox"),
+    ),
+)]
+pub(super) async fn discard_parked_events(
+    call: Call<AdminScope, SubscriptionPath, DiscardQuery>,
+    _: NoBody,
+) -> Result<Json<DiscardAnswer>, Problem> {
+    let name = call.path.name.as_str();
+    let position = call.query.position.map(|position| position.0);
+    let discarded = call.state.subscriptions()?.discard_parked(name, position).await?;
+    info!(actor = &*call.actor, subscription = name, discarded, "discarded parked events");
+    Ok(Json(DiscardAnswer { discarded }))
+}

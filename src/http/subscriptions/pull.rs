@@ -1,0 +1,171 @@
+//! Reads and acknowledgements of a member.
+
+use std::time::Duration;
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use tracing::debug;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::events::Flaw;
+use crate::events::feed::FeedEvent;
+use crate::events::json::{IdText, Request};
+use crate::events::subscriptions::pull::request_flaws;
+use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::params::{Bounded, DurationText, Limit};
+use crate::http::problem::Problem;
+use crate::http::subscriptions::SubscriptionPath;
+
+/// Events of one answer, by default.
+const DEFAULT_PULLED: u32 = 100;
+
+/// Who reads, and how much.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PullQuery {
+    /// The member: a name that no other process uses.
+    #[param(inline)]
+    member: IdText,
+    /// The most events; 100 by default.
+    #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
+    limit: Option<Limit<1_000>>,
+    /// How long to wait where there are no events, such as 20s; not at all by default, and at most half of
+    /// api.timeout.
+    #[param(inline)]
+    wait: Option<DurationText>,
+}
+
+/// Events for the member that has the lease.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PulledAnswer {
+    /// Proof of the lease: each acknowledgement names it.
+    lease: String,
+    /// The milliseconds until the lease ends, unless the member reads or acknowledges before.
+    lease_millis: u64,
+    /// The id of the feed.
+    feed: String,
+    /// The events behind the acknowledged position, ascending by position. They come again until they are
+    /// acknowledged.
+    items: Vec<FeedEvent>,
+    /// The position that acknowledges all of them.
+    next: i64,
+    /// The last position of the feed.
+    head: i64,
+}
+
+/// The events behind the acknowledged position, for the one member that has the lease
+#[utoipa::path(get, path = "/v1/subscriptions/{name}/events", tag = "subscriptions",
+    params(SubscriptionPath, PullQuery),
+    responses(
+        (status = 200, description = "the member has the lease", body = PulledAnswer),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "`member_active`: another member has the lease, with Retry-After; `subscription_paused`; `wrong_feed`; `wrong_kind`; `lease_lost`: it was changed several times meanwhile"),
+    ),
+)]
+pub(super) async fn pull_events(
+    call: Call<ReadScope, SubscriptionPath, PullQuery>,
+) -> Result<Json<PulledAnswer>, Problem> {
+    let PullQuery { member, limit, wait } = call.query;
+    let limit = limit.map_or(DEFAULT_PULLED, u32::from) as usize;
+    let wait = wait.map_or(Duration::ZERO, |wait| wait.0).min(call.state.timeout / 2);
+    let name = call.path.name.as_str();
+    let pulled = call.state.subscriptions()?.pull(name, member.as_str(), limit, wait).await?;
+    let lease_millis = u64::try_from(pulled.leased_for.as_millis()).unwrap_or(u64::MAX);
+    Ok(Json(PulledAnswer {
+        lease: pulled.lease,
+        lease_millis,
+        feed: pulled.feed,
+        items: pulled.items,
+        next: pulled.next,
+        head: pulled.head,
+    }))
+}
+
+/// What to acknowledge.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AckRequest {
+    /// The lease of the read.
+    lease: String,
+    /// All events up to this position: `next` of the read, or the position of one of its events.
+    #[schema(value_type = i64, minimum = 1)]
+    position: Bounded<1, { i64::MAX }>,
+}
+
+impl Request for AckRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        request_flaws(&self.lease, None)
+    }
+}
+
+/// What is acknowledged.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct AckAnswer {
+    /// All events up to this position.
+    position: i64,
+}
+
+/// Acknowledge all events up to a position; a repetition has no effect
+#[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions",
+    params(SubscriptionPath),
+    request_body(content = AckRequest, example = json!({ "lease": "9f….1.worker-1", "position": 7 })),
+    responses(
+        (status = 200, description = "a majority has it", body = AckAnswer),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "`lease_lost`: another member has taken over, or there was a replay; `position_ahead` of what was given out; `position_behind` what is acknowledged; `wrong_kind`"),
+    ),
+)]
+pub(super) async fn acknowledge_events(
+    call: Call<ReadScope, SubscriptionPath>,
+    Body(body): Body<AckRequest>,
+) -> Result<Json<AckAnswer>, Problem> {
+    let name = call.path.name.as_str();
+    let subscriptions = call.state.subscriptions()?;
+    let position = subscriptions.acknowledge(name, &body.lease, body.position.0).await?;
+    Ok(Json(AckAnswer { position }))
+}
+
+/// What to park.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ParkRequest {
+    /// The lease of the read.
+    lease: String,
+    /// The position of the event.
+    #[schema(value_type = i64, minimum = 1)]
+    position: Bounded<1, { i64::MAX }>,
+    /// Why, for operators.
+    #[schema(min_length = 1, max_length = 2000)]
+    reason: String,
+}
+
+impl Request for ParkRequest {
+    fn conflicts(&self) -> Vec<Flaw> {
+        request_flaws(&self.lease, Some(&self.reason))
+    }
+}
+
+/// Park one event for operators, and acknowledge all events up to it; a repetition has no effect
+#[utoipa::path(post, path = "/v1/subscriptions/{name}/park", tag = "subscriptions",
+    params(SubscriptionPath),
+    request_body(content = ParkRequest, example = json!({
+        "lease": "9f….1.worker-1", "position": 7, "reason": "unknown currency",
+    })),
+    responses(
+        (status = 200, description = "a majority has it", body = AckAnswer),
+        (status = 404, description = "`not_found`"),
+        (status = 409, description = "as an acknowledgement; `too_many_parked`: discard some of them, or replay"),
+    ),
+)]
+pub(super) async fn park_event(
+    call: Call<ReadScope, SubscriptionPath>,
+    Body(body): Body<ParkRequest>,
+) -> Result<Json<AckAnswer>, Problem> {
+    let (name, position) = (call.path.name.as_str(), body.position.0);
+    let subscriptions = call.state.subscriptions()?;
+    let position = subscriptions.park(name, &body.lease, position, &body.reason).await?;
+    debug!(actor = &*call.actor, subscription = name, position, "parked an event");
+    Ok(Json(AckAnswer { position }))
+}
