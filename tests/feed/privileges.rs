@@ -180,6 +180,7 @@ async fn process_is_degraded_while_its_feed_fails() {
     user_with(&database, "feeds", without(&all, "update", is_of_feed)).await;
 
     let mut postrider = Postrider::start(&settings(&outbox, "feeds"));
+    postrider.until_ready().await;
     postrider.until_metric("postrider_feed_failing", |failing| failing == 1.0).await;
     let (ready, report) = postrider.readyz().await;
     roles::permit(&database, "feeds", all).await.unwrap();
