@@ -52,7 +52,7 @@ async fn backfill_under_load_skips_nothing() {
     }
 }
 
-/// A backfill goes on where another process has stopped, and a live append does not wait for its end.
+/// A backfill continues where another process has stopped, and a live append does not wait for its end.
 #[fixture::test]
 async fn throttled_backfill_delays_no_append_and_is_resumed() {
     let test = TestFeed::new().await;

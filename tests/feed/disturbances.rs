@@ -1,10 +1,11 @@
-//! What a sequencer is not told, or is told late.
+//! What no report brings to a sequencer, or brings late.
 
 use std::time::Duration;
 
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::ClientSession;
+use mongodb::options::ReadConcern;
 use postrider::events::feed::FeedConfig;
 
 use crate::readers::RecordingReader;
@@ -14,18 +15,16 @@ use crate::util::{TestFeed, another, append, sequence, sequence_with, stream};
 /// Kills the cursor of the change stream; whether there was one.
 async fn kill_change_stream(test: &TestFeed) -> bool {
     let admin = test.outbox.client.database("admin");
-    let namespace = format!("{}.$cmd.aggregate", test.outbox.database);
+    // Of an idle cursor, and of a read that waits.
+    let namespaces = ["$cmd.aggregate", "$cmd"].map(|of| format!("{}.{of}", test.outbox.database));
     let pipeline = [
         doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
-        doc! { "$match": { "ns": namespace } },
+        doc! { "$match": { "ns": { "$in": namespaces.to_vec() }, "cursor.cursorId": { "$gt": 0 } } },
     ];
-    let found = admin.aggregate(pipeline).await.unwrap();
+    let listing = admin.aggregate(pipeline).read_concern(ReadConcern::local());
+    let found = listing.await.unwrap();
     let found: Vec<Document> = found.try_collect().await.unwrap();
-    let cursor = |of: &Document| {
-        let idle = of.get_document("cursor").ok().and_then(|cursor| cursor.get("cursorId"));
-        let active = of.get_document("command").ok().and_then(|command| command.get("getMore"));
-        idle.or(active).and_then(Bson::as_i64)
-    };
+    let cursor = |of: &Document| of.get_document("cursor").ok()?.get_i64("cursorId").ok();
     let cursors: Vec<i64> = found.iter().filter_map(cursor).collect();
     if cursors.is_empty() {
         return false;

@@ -13,6 +13,9 @@ use crate::checker::{FeedItem, ReaderLog};
 /// The pause after an error of MongoDB.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
+/// The pause of a reader that does not wait for events.
+const READ_PAUSE: Duration = Duration::from_millis(5);
+
 /// The most pages that a stream is read before it is dropped.
 const MAX_PAGES: usize = 5;
 
@@ -87,7 +90,12 @@ impl Reader {
             if !self.accept(page).await {
                 return;
             }
-            self.until_more().await;
+            if rand::random() {
+                self.until_more().await;
+            } else {
+                // Without a wait it also reads while no majority has anything new.
+                tokio::time::sleep(READ_PAUSE).await;
+            }
             if self.has_ended() {
                 return;
             }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, doc};
 use futures_util::future::join_all;
 use mongodb::options::{CollectionOptions, ReadConcern};
+use postrider::events::feed::FeedConfig;
 use postrider::events::{AppendError, EventStore};
 use tokio::task::JoinSet;
 
@@ -16,9 +17,9 @@ use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, run_with};
 use crate::support::queue::mongo_settings;
 use crate::support::replica_set::ReplicaSet;
-use crate::util::{TestFeed, another, append, sequence};
+use crate::util::{TestFeed, another, append, lines, sequence, sequence_with};
 
-/// Whoever asks gets the right to assign positions, while another one assigns.
+/// Each process that asks gets the right to assign positions, while another one assigns.
 #[fixture::test]
 async fn rivals_assign_no_position_twice() {
     let test = TestFeed::new().await;
@@ -109,6 +110,71 @@ async fn suspended_sequencer_assigns_no_position_when_it_continues() {
         suspended("commitTransaction", false),
         suspended("commitTransaction", true),
     );
+}
+
+/// Another process has assigned what it was about to assign, and has left again.
+#[fixture::test]
+async fn suspended_sequencer_that_is_owner_again_assigns_nothing_twice() {
+    let test = TestFeed::new().await;
+    let (proxy, feed) = test.behind_proxy().await;
+    let first = sequence(&feed);
+    test.append("order", "1", "a", 1).await;
+    test.until(1).await;
+    let readers = RecordingReader::start_all(&test.feed, 1);
+    proxy.on_request("startTransaction", ProxyFault::Freeze);
+    test.append("order", "1", "b", 1).await;
+    test.append("order", "2", "b", 1).await;
+    eventually("the suspension", async || proxy.has_caught()).await;
+
+    test.state().update_one(doc! {}, doc! { "$unset": { "ownedUntil": "" } }).await.unwrap();
+    let (_, other) = another(&test.outbox, test.outbox.admin.client().clone());
+    let second = sequence(&other);
+    test.until(3).await;
+    second.stop().await;
+    proxy.thaw();
+
+    test.append("order", "1", "c", 1).await;
+    test.append("order", "2", "c", 1).await;
+    test.until(5).await;
+    test.check(readers).await;
+    first.stop().await;
+}
+
+/// An operator, or a restore, has moved it.
+#[fixture::test]
+async fn head_that_was_moved_is_not_moved_back() {
+    let test = TestFeed::new().await;
+    let running = test.sequence();
+    test.append("order", "1", "a", 1).await;
+    test.until(1).await;
+
+    test.state().update_one(doc! {}, doc! { "$inc": { "head": 10_i64 } }).await.unwrap();
+    test.append("order", "1", "b", 1).await;
+
+    let events = test.until(12).await;
+    assert_eq!(lines(&events), ["1 order/1@1#0", "12 order/1@2#0"]);
+    running.stop().await;
+}
+
+/// All positions are removed, for a new feed: what the sequencer knows of streams is wrong.
+#[fixture::test]
+async fn feed_that_begins_again_has_all_events() {
+    let test = TestFeed::new().await;
+    let audits = FeedConfig { audit_interval: Duration::from_secs(1), ..FeedConfig::default() };
+    let running = sequence_with(&test.feed, audits);
+    for number in 0..5 {
+        test.append("order", "1", &number.to_string(), 1).await;
+    }
+    test.until(5).await;
+
+    let begun = doc! { "$set": { "feed": "begun again", "head": 0_i64 } };
+    test.state().update_one(doc! {}, begun).await.unwrap();
+    let unset = doc! { "$unset": { "position": "" } };
+    test.streams("order").update_many(doc! {}, unset).await.unwrap();
+
+    test.append("order", "2", "a", 1).await;
+    test.check(Vec::new()).await;
+    running.stop().await;
 }
 
 fn daemon(test: &TestFeed, fail_points: &str) -> Postrider {

@@ -222,3 +222,54 @@ async fn read(mut scan: Scan, pages: mpsc::Sender<Result<Page, StoreError>>, gra
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::ContextSettings;
+
+    /// An audit whose scan runs, and where the pages of that scan are sent.
+    async fn scanning() -> (Audit, mpsc::Sender<Result<Page, StoreError>>) {
+        let client = mongodb::Client::with_uri_str("mongodb://127.0.0.1:1").await.unwrap();
+        let context = Context::new(client, ContextSettings::new("none"));
+        let never = Duration::from_secs(3600);
+        let settings = FeedConfig { audit_interval: never, ..FeedConfig::default() };
+        let mut audit = Audit::new(context, &settings);
+        let (sender, pages) = mpsc::channel(1);
+        let _task = AbortOnDropHandle::new(tokio::spawn(async {}));
+        let began = Instant::now();
+        audit.running = Some(Running { pages, began, found: 0, logged_at: began, _task });
+        (audit, sender)
+    }
+
+    /// Ends the scan; whether another one is due at once.
+    async fn another_is_due(
+        audit: &mut Audit,
+        pages: &mpsc::Sender<Result<Page, StoreError>>,
+    ) -> bool {
+        pages.send(Ok(Page::Ended { invalid: 0 })).await.unwrap();
+        assert!(matches!(audit.next().await, Ok(Page::Ended { .. })));
+        let next = tokio::time::timeout(FALLBACK_INTERVAL / 2, audit.next()).await;
+        matches!(next, Ok(Ok(Page::Begins)))
+    }
+
+    /// What was committed behind the place of that scan, and before the stream was open, is in neither.
+    #[tokio::test]
+    async fn stream_that_opens_during_a_scan_makes_another_one_due() {
+        let (mut audit, pages) = scanning().await;
+
+        audit.follows(true);
+
+        assert!(another_is_due(&mut audit, &pages).await);
+        audit.begin(Vec::new());
+        assert_eq!(audit.source(), Source::Scan, "it is no audit: nothing has reported these");
+    }
+
+    #[tokio::test]
+    async fn scan_is_followed_by_a_pause_when_nothing_changes() {
+        let (mut audit, pages) = scanning().await;
+        (audit.follows, audit.is_first) = (true, false);
+
+        assert!(!another_is_due(&mut audit, &pages).await);
+    }
+}

@@ -48,7 +48,7 @@ fn count_of(body: &str) -> Document {
 }
 
 /// Reads a document of the [`projection`]. `None`: it has no place in any stream, without an aggregate or
-/// version, or none in the feed, with a position that is no integer.
+/// version, or none in the feed, with a position that is not an integer.
 pub(super) fn read(name: &AggregateName, found: &RawDocument) -> Option<FoundStream> {
     let number = |field| {
         let value = found.get(field).ok().flatten()?;
