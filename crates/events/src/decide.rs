@@ -290,7 +290,6 @@ mod tests {
                     }
                     Decision::Ended { .. } => prop_assert!(false, "no stream had ended"),
                     Decision::ReadFirst => prop_assert!(false, "everything is known"),
-                    Decision::Ended { .. } => prop_assert!(false, "no stream has ended"),
                     Decision::Wait => {}
                 }
             }
