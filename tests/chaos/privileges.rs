@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
+use bson::Document;
 use postrider::context::ContextSettings;
-use postrider::schema::roles::{APPEND, Configured, RELAY, SCHEMA};
+use postrider::schema::roles::{APPEND, Configured, FEED, RELAY, SCHEMA};
 
 use crate::plan::Lost;
 use crate::support::process::Ended;
@@ -63,12 +63,7 @@ pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {
     };
     let context = ContextSettings::new(database);
     let of = |role| roles::privileges_for(role, &context, database, "", configured);
-    let mut all = [of(&RELAY), of(&APPEND), of(&SCHEMA)].concat();
-    // For the feed.
-    all.push(doc! {
-        "resource": { "db": database, "collection": "" },
-        "actions": ["find", "insert", "update", "changeStream"],
-    });
+    let mut all = [of(&RELAY), of(&APPEND), of(&FEED), of(&SCHEMA)].concat();
     let lost: &[&str] = match lost {
         None => return all,
         Some(Lost::All) => return Vec::new(),

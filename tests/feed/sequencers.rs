@@ -195,6 +195,11 @@ async fn killed(place: &str) {
     test.until(1).await;
     test.append("order", "1", "b", 2).await;
     first.until_ended(Duration::from_secs(20)).await;
+    let lock = doc! { "$set": { "locked": true } };
+    let state = test.state();
+    let locked = state.find_one_and_update(doc! {}, lock).max_time(Duration::from_secs(1));
+    let is_open = locked.await.is_err();
+    assert_eq!(is_open, place == "feed::before_commit", "whether its transaction is open");
     let began = Instant::now();
 
     let mut second = daemon(&test, "");

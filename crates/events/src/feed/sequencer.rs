@@ -112,9 +112,10 @@ impl Sequencer {
     /// Assigns positions whenever this process is the owner, until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let mut failures = 0;
+        let mut session = None;
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let pause = match self.run_once(&stop).await {
+            let pause = match self.run_once(&mut session, &stop).await {
                 Stopped::Asked => break,
                 Stopped::Replaced => {
                     failures = 0;
@@ -141,13 +142,19 @@ impl Sequencer {
         }
     }
 
-    async fn run_once(&self, stop: &CancellationToken) -> Stopped {
+    /// `kept` is the session of this process. While the state may name it, the driver must not give it to
+    /// other operations, which a successor would end.
+    async fn run_once(
+        &self,
+        kept: &mut Option<ClientSession>,
+        stop: &CancellationToken,
+    ) -> Stopped {
         let owned = tokio::select! {
-            owned = self.take_over() => owned,
+            owned = self.take_over(kept) => owned,
             () = stop.cancelled() => return Stopped::Asked,
         };
-        let (state, session) = match owned {
-            Ok(Some(owned)) => owned,
+        let state = match owned {
+            Ok(Some(state)) => state,
             Ok(None) => return Stopped::Replaced,
             Err(error) => return error.into(),
         };
@@ -158,16 +165,18 @@ impl Sequencer {
         );
         self.metrics.owner.set(1.0);
         self.context.commits().listen();
-        let mut work = Work::new(self, state, session);
+        let mut work = Work::new(self, state, kept);
         let stopped = work.run(stop).await;
-        if work.is_open {
-            end(&mut work.open_session).await;
+        let is_open = work.is_open;
+        if is_open {
+            end(kept).await;
         }
+        let is_ended = !is_open || kept.is_none();
         self.context.commits().ignore();
         self.metrics.resign();
         self.head.send_modify(|head| head.is_own = false);
         if !matches!(stopped, Stopped::Replaced)
-            && let Err(error) = self.store.disown(&self.owner).await
+            && let Err(error) = self.store.disown(&self.owner, is_ended).await
         {
             let error = chain(&error);
             info!(error, "the right to assign positions was not given up; it ends after {LEASE:?}");
@@ -175,11 +184,14 @@ impl Sequencer {
         stopped
     }
 
-    /// Takes the right to assign positions, and a session for it.
+    /// Takes the right to assign positions, in the session of this process.
     ///
     /// A former owner that was killed or is suspended may have left a transaction open, and every write
     /// to the state would wait for its end: up to `transactionLifetimeLimitSeconds`.
-    async fn take_over(&self) -> Result<Option<(FeedState, ClientSession)>, StoreError> {
+    async fn take_over(
+        &self,
+        kept: &mut Option<ClientSession>,
+    ) -> Result<Option<FeedState>, StoreError> {
         if let Some(silent) = self.store.silent_session(&self.owner).await? {
             let admin = self.context.client().database("admin");
             let kill = doc! { "killSessions": [silent] };
@@ -187,8 +199,11 @@ impl Sequencer {
                 debug!(error = chain(&error), "failed to end the transaction of a former owner");
             }
         }
-        let session = session(&self.context).await?;
-        Ok(self.own(session.id()).await?.map(|state| (state, session)))
+        let session = match kept {
+            Some(session) => session,
+            None => kept.insert(session(&self.context).await?),
+        };
+        self.own(session.id()).await
     }
 
     /// Takes or renews the right to assign positions. Creates the feed if there is none.
@@ -219,7 +234,7 @@ struct Work<'a> {
     /// The streams with a missing version: it, of each. They are read again by the next scan.
     gaps: HashMap<AggregateKey, i64>,
     audit: Audit,
-    open_session: Option<ClientSession>,
+    open_session: &'a mut Option<ClientSession>,
     /// The id of that session, by which another process ends what this one leaves open.
     session: Document,
     /// Whether a transaction may be open on the server.
@@ -228,7 +243,11 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(sequencer: &'a Sequencer, state: FeedState, session: ClientSession) -> Self {
+    fn new(
+        sequencer: &'a Sequencer,
+        state: FeedState,
+        open_session: &'a mut Option<ClientSession>,
+    ) -> Self {
         let context = sequencer.context.clone();
         Self {
             sequencer,
@@ -239,8 +258,8 @@ impl<'a> Work<'a> {
             scanned: VecDeque::new(),
             gaps: HashMap::new(),
             audit: Audit::new(context, &sequencer.settings),
-            session: session.id().clone(),
-            open_session: Some(session),
+            session: open_session.as_ref().map(|session| session.id().clone()).unwrap_or_default(),
+            open_session,
             is_open: false,
             failures: 0,
         }
@@ -411,8 +430,7 @@ impl<'a> Work<'a> {
             return Ok(0);
         }
         let Sequencer { context, store, owner, metrics, .. } = self.sequencer;
-        let assigned =
-            assign(context, store, owner, &self.state, &batch, &mut self.open_session).await;
+        let assigned = assign(context, store, owner, &self.state, &batch, self.open_session).await;
         self.is_open = !matches!(assigned, Assigned::All(_));
         match assigned {
             Assigned::All(head) => {

@@ -162,11 +162,16 @@ impl StateStore {
         Ok(found.as_ref().map(read))
     }
 
-    /// Gives the right up, so that another process does not wait for the end of the lease.
-    pub(super) async fn disown(&self, owner: &str) -> Result<(), StoreError> {
+    /// Gives the right up, so that another process does not wait for the end of the lease. Where the
+    /// transactions of the owner have ended, its session is of no use to a successor.
+    pub(super) async fn disown(&self, owner: &str, is_ended: bool) -> Result<(), StoreError> {
         let mut ours = filter();
         ours.insert(OWNER, owner);
-        let update = doc! { "$unset": { OWNED_UNTIL: "" } };
+        let mut gone = doc! { OWNED_UNTIL: "" };
+        if is_ended {
+            gone.insert(SESSION, "");
+        }
+        let update = doc! { "$unset": gone };
         let leaving = self.collection.update_one(ours, update);
         within("leave the feed to others", limits::BATCH_TIMEOUT, leaving).await.map(drop)
     }
