@@ -136,8 +136,7 @@ if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
 // Whether a privilege is about this outbox or its append path, and so ours to decide.
 function isOurs({ resource }) {
   const ours = resource.db === db.getName() ? collections.map((base) => prefix + base) : [];
-  return ["", "wow_database_metadata", "postrider_erasures", ...ours].includes(resource.collection);
-  return ["", "wow_database_metadata", ...feedCollections, ...ours].includes(resource.collection);
+  return ["", "wow_database_metadata", "postrider_erasures", ...feedCollections, ...ours].includes(resource.collection);
 }
 
 for (const { name, privileges } of roles) {

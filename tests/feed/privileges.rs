@@ -182,6 +182,7 @@ async fn process_is_degraded_while_its_feed_fails() {
     let mut postrider = Postrider::start(&settings(&outbox, "feeds"));
     postrider.until_ready().await;
     postrider.until_metric("postrider_feed_failing", |failing| failing == 1.0).await;
+    postrider.until_ready().await;
     let (ready, report) = postrider.readyz().await;
     roles::permit(&database, "feeds", all).await.unwrap();
     postrider.until_report("all well", |report| report["status"] == "ok").await;

@@ -2,7 +2,7 @@
 //!
 //! | job | what it is | its faults |
 //! |---|---|---|
-//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies |
+//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API, the feed | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies |
 //! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
 //! | `upper` | fixed partitions, 128-255 | no instance counts the outbox; it stops |
 
@@ -75,6 +75,7 @@ impl Processes {
         let amqp = amqp_uri_at(&to_broker.address().to_string());
         let more = [
             "api.enabled=true",
+            "feed.enabled=true",
             "sinks.kafka.kind=kafka",
             &format!("sinks.kafka.brokers={}", brokers()),
             &format!("sinks.kafka.topic={}", topic.name),

@@ -5,9 +5,15 @@
 #[path = "../http/api.rs"]
 #[allow(dead_code, reason = "each binary uses its own part of this")]
 mod api;
+#[path = "../feed/checker.rs"]
+#[allow(dead_code, reason = "each binary uses its own part of this")]
+mod checker;
 #[path = "../feed/util.rs"]
 #[allow(dead_code, reason = "each binary uses its own part of this")]
 mod feed;
+#[path = "../feed/readers.rs"]
+#[allow(dead_code, reason = "each binary uses its own part of this")]
+mod readers;
 #[path = "../support/mod.rs"]
 mod support;
 

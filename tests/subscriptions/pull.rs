@@ -94,7 +94,7 @@ async fn second_member_stands_by_and_takes_over_after_expiry() {
     all.stop().await;
 }
 
-/// Its lease has ended, and nobody else has read: what it was given may be acknowledged.
+/// Its lease has ended, and no other member has read: what it was given may be acknowledged.
 #[fixture::test]
 async fn expired_lease_is_valid_until_another_member_takes_over() {
     let all = TestSubscriptions::new().await;

@@ -96,6 +96,7 @@ pub(super) fn decide(
 
 #[cfg(test)]
 mod tests {
+    use postrider_outbox::erase::PendingRecords;
     use proptest::prelude::*;
 
     use super::*;
@@ -233,18 +234,27 @@ mod tests {
         ]
     }
 
+    fn ending() -> impl Strategy<Value = Option<EndKind>> {
+        prop_oneof![
+            4 => Just(None),
+            1 => Just(Some(EndKind::End)),
+            1 => Just(Some(EndKind::Erase(PendingRecords::Deliver))),
+        ]
+    }
+
     proptest! {
-        /// Versions of an aggregate have no gap, each fits its append's expectation, and no append waits
+        /// Versions of an aggregate have no gap, each fits its append's expectation, nothing but an erasure
+        /// follows an end, and no append waits
         /// while none is written.
         #[test]
         fn decisions_equal_those_of_single_appends(
-            asked in prop::collection::vec((0_u8..3, 0_u8..6, expected()), 1..12),
+            asked in prop::collection::vec((0_u8..3, 0_u8..6, expected(), ending()), 1..12),
             versions in prop::collection::vec(0_i64..4, 3),
             alone in any::<bool>(),
         ) {
             let appends: Vec<Append> = asked
                 .iter()
-                .map(|(id, request, expected)| {
+                .map(|(id, request, expected, _)| {
                     append(&id.to_string(), &request.to_string(), *expected)
                 })
                 .collect();
@@ -253,24 +263,33 @@ mod tests {
             let known: Vec<(&str, i64)> =
                 known.iter().map(|(id, version)| (id.as_str(), *version)).collect();
 
-            let next = decided(&appends, &cached(&known), alone);
+            let candidates: Vec<Candidate<'_>> = appends
+                .iter()
+                .zip(&asked)
+                .map(|(append, (.., ending))| Candidate { append, ending: *ending })
+                .collect();
+            let next = decide(&candidates, &cached(&known), NOW, alone);
 
+            let mut states: HashMap<AggregateKey, StreamState> = HashMap::new();
             let mut at: HashMap<AggregateKey, i64> = HashMap::new();
-            for (append, next) in appends.iter().zip(&next) {
+            for (Candidate { append, ending }, next) in candidates.iter().zip(&next) {
+                let state = states.entry(append.aggregate()).or_default();
                 let id: usize = append.id.as_str().parse().unwrap();
                 let version = at.entry(append.aggregate()).or_insert(versions[id]);
                 match next {
                     Decision::Write(place) => {
                         prop_assert!(append.expected.fits(*version));
+                        prop_assert!(state.permits(*ending));
                         prop_assert_eq!(place.version, *version + 1);
+                        *state = StreamState::after(*ending);
                         *version = place.version;
                     }
                     Decision::Conflict { actual } => {
                         prop_assert!(!append.expected.fits(*actual));
                         prop_assert_eq!(*actual, versions[id]);
                     }
+                    Decision::Ended { .. } => prop_assert!(false, "no stream had ended"),
                     Decision::ReadFirst => prop_assert!(false, "everything is known"),
-                    Decision::Ended { .. } => prop_assert!(false, "no stream has ended"),
                     Decision::Wait => {}
                 }
             }

@@ -206,12 +206,12 @@ async fn unknown_aggregate_is_neither_ended_nor_erased() {
     let test = TestStore::new().await;
     let unknown = |answer: EndError| matches!(answer, EndError::UnknownAggregate { .. });
     let request = || StreamEnding::new("r", "gone");
-    let (nobody, one): (AggregateName, AggregateId) =
-        (AggregateName::new("nobody").unwrap(), id("1"));
+    let (unknown_name, one): (AggregateName, AggregateId) =
+        (AggregateName::new("unheard").unwrap(), id("1"));
 
-    let error = test.store.end(&nobody, &one, request()).await.unwrap_err();
-    assert_eq!(error.to_string(), "unknown aggregate: nobody \"1\" has no events");
-    let erased = test.store.erase(&nobody, &one, request(), PendingRecords::Discard).await;
+    let error = test.store.end(&unknown_name, &one, request()).await.unwrap_err();
+    assert_eq!(error.to_string(), "unknown aggregate: unheard \"1\" has no events");
+    let erased = test.store.erase(&unknown_name, &one, request(), PendingRecords::Discard).await;
     assert!(unknown(erased.unwrap_err()));
     test.store.append(append("2", "a")).await.unwrap();
     assert!(unknown(end(&test.store, "1", "e").await.unwrap_err()));
@@ -220,7 +220,7 @@ async fn unknown_aggregate_is_neither_ended_nor_erased() {
     assert_eq!(test.streams("order").await.len(), 1);
     let database = test.outbox.client.database(&test.outbox.database);
     let collections = database.list_collection_names().await.unwrap();
-    assert!(!collections.iter().any(|name| name.contains("nobody")), "{collections:?}");
+    assert!(!collections.iter().any(|name| name.contains("unheard")), "{collections:?}");
     assert!(!collections.contains(&"postrider_erasures".to_owned()), "{collections:?}");
 }
 

@@ -81,7 +81,7 @@ async fn pending_records_are_discarded_on_request_unless_leased() {
 /// The relay leases everything while the erasure discards: what it has is delivered, the rest is gone,
 /// and nothing is delivered empty or out of order.
 #[fixture::test]
-async fn discard_beside_a_relay_delivers_whole_messages_in_order() {
+async fn relay_delivers_whole_messages_in_order_during_a_discard() {
     let test = TestStore::new().await;
     for number in 0..60 {
         test.store.append(secret(&number.to_string())).await.unwrap();

@@ -37,11 +37,12 @@ impl StatusReport {
 
     /// Sets it.
     pub(super) fn set(&self, status: SequencerStatus, metrics: &FeedMetrics) {
-        metrics.failing.set(f64::from(matches!(status, SequencerStatus::Failing(_))));
+        let fails = matches!(status, SequencerStatus::Failing(_));
         self.sender.send_if_modified(|known| {
             let is_news = *known != status;
             *known = status;
             is_news
         });
+        metrics.failing.set(f64::from(fails));
     }
 }

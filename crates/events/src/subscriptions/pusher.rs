@@ -254,7 +254,7 @@ async fn ended(task: JoinHandle<WorkerEnd>) -> WorkerEnd {
         Ok(end) => end,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Nobody cancels it.
+            // It is never cancelled.
             Err(_) => WorkerEnd::Asked,
         },
     }

@@ -31,7 +31,7 @@ pub(super) fn key(subscription: &str, aggregate_id: &str) -> String {
     format!("{subscription}{KEY_SEPARATOR}{aggregate_id}")
 }
 
-/// The id of an event's record: the same whoever copies the event, and another one in each replay.
+/// The id of an event's record: the same from every owner, and another one in each replay.
 pub(super) fn copy_id(subscription: &Subscription, event: &FeedEvent) -> Uuid {
     id_of(&subscription.uid, &event.stream_id, event.index, subscription.replay)
 }

@@ -376,6 +376,12 @@ fn feed_is_complete_when_positions_are_undone() {
 }
 
 #[test]
+fn feed_is_complete_when_names_are_undone() {
+    let bounds = Bounds { failovers: true, ..named() };
+    check(bounds).assert_holds("`feed`: failovers with rollback, a name that comes late", "test");
+}
+
+#[test]
 fn feed_is_complete_when_it_is_restored() {
     check(restored()).assert_holds("`feed`: a restore", "test");
 }
@@ -413,8 +419,9 @@ fn large_feed_is_complete_when_versions_are_missing() {
 #[test]
 #[ignore = "large: make model"]
 fn large_feed_is_complete_when_names_and_positions_are_undone() {
-    let bounds = Bounds { failovers: true, ..named() };
-    check(bounds).assert_holds("`feed`: failovers with rollback, a name that comes late", "model");
+    let bounds = Bounds { failovers: true, late_commits: true, ..named() };
+    let name = "`feed`: failovers with rollback, a name and commits that come late";
+    check(bounds).assert_holds(name, "model");
 }
 
 #[test]
