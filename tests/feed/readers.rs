@@ -27,16 +27,17 @@ pub struct RecordingReader {
 }
 
 impl RecordingReader {
-    /// Starts to read.
-    pub fn start(feed: Feed) -> Self {
+    /// Starts to read. Without waiting for events it reads again and again.
+    fn start(feed: Feed, waits: bool) -> Self {
         let (end, ends) = watch::channel(None);
-        let reader = Reader { feed, checkpoint: None, after: 0, log: ReaderLog::default(), ends };
+        let log = ReaderLog::default();
+        let reader = Reader { feed, waits, checkpoint: None, after: 0, log, ends };
         Self { end, task: tokio::spawn(reader.run()) }
     }
 
-    /// Starts several.
+    /// Starts several. The first one never waits for events.
     pub fn start_all(feed: &Feed, count: usize) -> Vec<Self> {
-        (0..count).map(|_| Self::start(feed.clone())).collect()
+        (0..count).map(|number| Self::start(feed.clone(), number > 0)).collect()
     }
 
     /// Lets it read up to this position; returns what it saw.
@@ -57,6 +58,7 @@ pub async fn end_all(readers: Vec<RecordingReader>, head: i64) -> Vec<ReaderLog>
 
 struct Reader {
     feed: Feed,
+    waits: bool,
     /// The id of the feed that `after` is of.
     checkpoint: Option<String>,
     after: i64,
@@ -67,7 +69,7 @@ struct Reader {
 impl Reader {
     async fn run(mut self) -> ReaderLog {
         while !self.has_ended() {
-            if rand::random() {
+            if !self.waits || rand::random() {
                 self.read_pages().await;
             } else {
                 self.follow_stream().await;
@@ -90,7 +92,7 @@ impl Reader {
             if !self.accept(page).await {
                 return;
             }
-            if rand::random() {
+            if self.waits && rand::random() {
                 self.until_more().await;
             } else {
                 // Without a wait it also reads while no majority has anything new.

@@ -268,6 +268,9 @@ async fn positions_survive_a_rollback_and_elections() {
         head_on_old(ReadConcern::local()).await > head_on_old(ReadConcern::majority()).await
     })
     .await;
+    // Readers must not see it. Each reads several times.
+    let reads = set.commands(old, "find").await;
+    eventually("reads", async || set.commands(old, "find").await > reads + 60).await;
     set.kill(old);
     for member in (0..3).filter(|member| *member != old) {
         set.restart_replication(member).await;
