@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::prometheus::Prometheus;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::kafka::{brokers, topic::Topic};
-use crate::support::outbox::{TestOutbox, insert_raw, mongodb_uri, record};
+use crate::support::outbox::{TestOutbox, eventually, insert_raw, mongodb_uri, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 
@@ -214,14 +214,28 @@ impl Processes {
 
     /// Appends to an aggregate by one of the processes; returns the status of the answer.
     pub async fn append(&self, postrider: &Postrider, request: &str, expected: Value) -> u16 {
+        let path = "v1/aggregates/order/o-1/events";
+        let events = json!([{ "name": "T", "body": {} }]);
+        let body = json!({ "requestId": request, "expectedVersion": expected, "events": events });
+        self.post(postrider, path, &body).await
+    }
+
+    /// Creates a subscription of `shop`.
+    pub async fn subscribe(&self) {
+        let body = json!({ "name": "billing", "kind": "pull" });
+        eventually("a subscription", async || {
+            self.post(&self.first, "v1/subscriptions", &body).await == 201
+        })
+        .await;
+    }
+
+    async fn post(&self, postrider: &Postrider, path: &str, body: &Value) -> u16 {
         postrider.until_logged("serving the HTTP API").await;
         let lines = postrider.lines();
         let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
         let address: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
-        let url = format!("http://{address}/v1/aggregates/order/o-1/events");
-        let events = json!([{ "name": "T", "body": {} }]);
-        let body = json!({ "requestId": request, "expectedVersion": expected, "events": events });
-        self.http.post(url).json(&body).send().await.unwrap().status().as_u16()
+        let url = format!("http://{address}/{path}");
+        self.http.post(url).json(body).send().await.unwrap().status().as_u16()
     }
 
     /// `relay pause`, or `relay resume`.

@@ -139,6 +139,7 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
 }
 
 async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
+    processes.subscribe().await;
     join!(processes.traffic(), processes.appends());
     // One of them goes alone and has no answer; the others wait for their turn.
     processes.to_broker.freeze();
