@@ -12,7 +12,10 @@ async fn positions_are_consecutive_over_all_names() {
     let running = test.sequence();
 
     test.append("order", "1", "a", 2).await;
+    test.until(2).await;
     test.append("customer", "1", "a", 1).await;
+    // Of two names there is no order; a new one is found first.
+    test.until(3).await;
     test.append("order", "1", "b", 1).await;
 
     let events = test.until(4).await;
