@@ -6,6 +6,7 @@
 mod support;
 
 mod cases;
+mod consumers;
 mod enqueued;
 mod probe;
 mod refused;
