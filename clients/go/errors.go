@@ -1,0 +1,39 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNoTransaction is the error of Enqueue where the context has no session, or one without a running
+	// transaction. MongoDB was not asked.
+	ErrNoTransaction = errors.New("no running transaction")
+
+	// ErrSeqNotFilled is the error of Probe where the field seq of an inserted record is not what MongoDB puts in the
+	// place of the zero timestamp.
+	ErrSeqNotFilled = errors.New("seq is not filled in")
+
+	// ErrTransactionsUnsupported is the error of Probe where MongoDB has no transactions.
+	ErrTransactionsUnsupported = errors.New("transactions are not supported")
+)
+
+// FieldError reports a field of a record that Postrider could not deliver. MongoDB was not asked.
+type FieldError struct {
+	// Field is the field's name in the document, such as "key" or "headers.source".
+	Field string
+	// Reason says what is wrong, and what is expected.
+	Reason string
+	// Err is the error of the BSON encoder, if that refused the value.
+	Err error
+}
+
+func (e *FieldError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("outbox record: %s: %s: %v", e.Field, e.Reason, e.Err)
+	}
+	return fmt.Sprintf("outbox record: %s: %s", e.Field, e.Reason)
+}
+
+// Unwrap returns the error of the BSON encoder.
+func (e *FieldError) Unwrap() error { return e.Err }
