@@ -6,7 +6,7 @@ import (
 )
 
 var (
-	// ErrNoTransaction is the error of Enqueue where the context has no session, or one without a running
+	// ErrNoTransaction is in the error of Enqueue where the context has no session, or one without a running
 	// transaction. MongoDB was not asked.
 	ErrNoTransaction = errors.New("no running transaction")
 
@@ -18,13 +18,14 @@ var (
 	ErrTransactionsUnsupported = errors.New("transactions are not supported")
 )
 
-// FieldError reports a field of a record that Postrider could not deliver. MongoDB was not asked.
+// FieldError reports a field of a record with an invalid value, or the session of an Enqueue. MongoDB was not asked.
 type FieldError struct {
-	// Field is the field's name in the document, such as "key" or "headers.source".
+	// Field is the field's name, such as "key" or "headers.source"; "id" is stored as _id. It is "session" where
+	// there is no transaction.
 	Field string
 	// Reason says what is wrong, and what is expected.
 	Reason string
-	// Err is the error of the BSON encoder, if that refused the value.
+	// Err is [ErrNoTransaction], or the error of the BSON encoder, if that refused the value.
 	Err error
 }
 
@@ -35,5 +36,5 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("outbox record: %s: %s", e.Field, e.Reason)
 }
 
-// Unwrap returns the error of the BSON encoder.
+// Unwrap returns Err.
 func (e *FieldError) Unwrap() error { return e.Err }

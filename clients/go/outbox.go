@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -56,12 +55,12 @@ func New(db *mongo.Database, options ...Setting) *Outbox {
 func (o *Outbox) Enqueue(ctx context.Context, record *Record) (messageID string, err error) {
 	session := mongo.SessionFromContext(ctx)
 	if session == nil {
-		return "", fmt.Errorf("outbox: enqueue: %w: ctx has no session; "+
-			"pass the context that WithTransaction gives to its function, not the outer one", ErrNoTransaction)
+		return "", &FieldError{Field: "session", Err: ErrNoTransaction, Reason: "ctx has none; " +
+			"pass the context that WithTransaction gives to its function, not the outer one"}
 	}
 	if !session.TransactionRunning() {
-		return "", fmt.Errorf("outbox: enqueue: %w: the session of ctx has none; "+
-			"start one, or use WithTransaction", ErrNoTransaction)
+		return "", &FieldError{Field: "session", Err: ErrNoTransaction, Reason: "that of ctx is not in a transaction; " +
+			"start one, or use WithTransaction"}
 	}
 	headers, err := o.hookHeaders(ctx)
 	if err != nil {
@@ -69,7 +68,7 @@ func (o *Outbox) Enqueue(ctx context.Context, record *Record) (messageID string,
 	}
 	document, err := record.document(headers)
 	if err != nil {
-		return "", &FieldError{Field: "record", Reason: "cannot be encoded as BSON", Err: err}
+		return "", err
 	}
 	if _, err := o.records.InsertOne(ctx, document); err != nil {
 		return "", err

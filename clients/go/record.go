@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"crypto/rand"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -71,14 +72,17 @@ func NewRecord(messageType string, payload any, options ...Option) (*Record, err
 // uuid.UUID) or a bson.Binary of subtype 4. An id that exists makes the insertion fail with error 11000.
 func WithID(id any) Option {
 	return func(r *Record) error {
-		value, err := encode("_id", id)
+		value, err := encode("id", id)
 		if err != nil {
 			return err
 		}
 		text, err := messageID(value)
 		if err != nil {
-			return &FieldError{Field: "_id", Reason: "is of the type " + typeName(value) +
+			return &FieldError{Field: "id", Reason: "is of the type " + typeName(value) +
 				"; it must be a UUID (a [16]byte, or a bson.Binary of subtype 4), an ObjectID, a string or an integer"}
+		}
+		if text == "" {
+			return &FieldError{Field: "id", Reason: "is empty; leave the option out for a new UUID"}
 		}
 		r.id, r.messageID = value, text
 		return nil
@@ -206,8 +210,8 @@ func (r *Record) withHook(hook []header) bson.D {
 
 func encodeHeader(name string, value any) (bson.RawValue, error) {
 	field := "headers." + name
-	if name == "" || !utf8.ValidString(name) {
-		return bson.RawValue{}, &FieldError{Field: field, Reason: "the name is empty or not valid UTF-8"}
+	if !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+		return bson.RawValue{}, &FieldError{Field: "headers", Reason: "a name is not valid UTF-8, or contains U+0000"}
 	}
 	encoded, err := encode(field, value)
 	if err != nil {
