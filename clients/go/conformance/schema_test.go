@@ -4,15 +4,24 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
+// ecmaEscape is how JSON Schema's regular expressions, but not Go's, write a code point.
+var ecmaEscape = regexp.MustCompile(`\\u([0-9a-fA-F]{4})`)
+
 func compileSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(folder, "record.schema.json"))
+	compiler := jsonschema.NewCompiler()
+	compiler.UseRegexpEngine(func(pattern string) (jsonschema.Regexp, error) {
+		return regexp.Compile(ecmaEscape.ReplaceAllString(pattern, `\x{$1}`))
+	})
+	schema, err := compiler.Compile(filepath.Join(folder, "record.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +31,11 @@ func compileSchema(t *testing.T) *jsonschema.Schema {
 // checkVerdicts compares the verdict of the library, or of the compiler, with that of the schema.
 func checkVerdicts(t *testing.T, schema *jsonschema.Schema, fields bson.D) {
 	t.Helper()
-	text, err := bson.MarshalExtJSON(fields, true, false)
+	// No option sets null: a record with a null does not have the field.
+	given := slices.DeleteFunc(slices.Clone(fields), func(field bson.E) bool {
+		return field.Value == nil && (field.Key == "headers" || optionOf[field.Key] != nil)
+	})
+	text, err := bson.MarshalExtJSON(given, true, false)
 	if err != nil {
 		t.Fatal(err)
 	}
