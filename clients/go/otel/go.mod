@@ -1,12 +1,12 @@
 module github.com/postrider/postrider/clients/go/otel
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/postrider/postrider/clients/go v0.1.0
 	go.mongodb.org/mongo-driver/v2 v2.10.0
-	go.opentelemetry.io/otel v1.47.0
-	go.opentelemetry.io/otel/trace v1.47.0
+	go.opentelemetry.io/otel v1.44.0
+	go.opentelemetry.io/otel/trace v1.44.0
 )
 
 require (
