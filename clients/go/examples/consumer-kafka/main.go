@@ -201,6 +201,7 @@ func run(ctx context.Context) error {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
+		kgo.SessionTimeout(10*time.Second), // after a kill another member waits so long for the partitions
 	)
 	if err != nil {
 		return fmt.Errorf("KAFKA_BROKERS: %w", err)

@@ -12,29 +12,31 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
+func TestMain(m *testing.M) { testprogram.Main(m, main) }
+
 // scene is a topic, a database and the program.
 type scene struct {
 	t     *testing.T
 	topic *testbroker.Topic
 	db    *mongo.Database
-	path  string
 }
 
 func newScene(t *testing.T, partitions int32) *scene {
 	t.Helper()
 	client := mongotest.Client(t)
-	return &scene{t, testbroker.NewTopic(t, partitions), mongotest.Database(t, client), testprogram.Build(t)}
+	return &scene{t, testbroker.NewTopic(t, partitions), mongotest.Database(t, client)}
 }
 
 func (s *scene) group() string { return s.topic.Name }
 
 func (s *scene) start() *testprogram.Program {
 	s.t.Helper()
-	return testprogram.Start(s.t, s.path, nil, "MONGODB_URI="+mongotest.URI(s.t, s.db),
+	return testprogram.Start(s.t, nil, "MONGODB_URI="+mongotest.URI(s.t, s.db),
 		"KAFKA_BROKERS="+mongotest.Env(s.t, "POSTRIDER_TEST_KAFKA_BROKERS"), "TOPIC="+s.topic.Name, "GROUP="+s.group())
 }
 
 func TestConsumerAppliesEachMessageOnceWhenKafkaRepeats(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, 2)
 	messages := testbroker.Messages(12, "a", "b", "c")
 	s.topic.Publish(append(messages, messages...)...)
@@ -48,6 +50,7 @@ func TestConsumerAppliesEachMessageOnceWhenKafkaRepeats(t *testing.T) {
 }
 
 func TestConsumerAppliesEachMessageOnceWhenKilledBetweenCommitAndOffset(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, 1)
 	received := s.db.Collection("received")
 	unlock := testbroker.Lock(t, received, "locked")
@@ -72,6 +75,7 @@ func TestConsumerAppliesEachMessageOnceWhenKilledBetweenCommitAndOffset(t *testi
 }
 
 func TestConsumerContinuesAtItsOffsetWhenStopped(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, 2)
 	messages := testbroker.Messages(10, "a", "b", "c")
 	s.topic.Publish(messages[:6]...)
@@ -89,6 +93,7 @@ func TestConsumerContinuesAtItsOffsetWhenStopped(t *testing.T) {
 }
 
 func TestConsumerProducesPoisonMessagesToTheDeadTopic(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, 1)
 	received := s.db.Collection("received")
 	if _, err := received.InsertOne(t.Context(), bson.M{"_id": "stuck", "n": "not an array"}); err != nil {

@@ -13,29 +13,31 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
+func TestMain(m *testing.M) { testprogram.Main(m, main) }
+
 // scene is a queue, a database and the program.
 type scene struct {
 	t     *testing.T
 	queue *testbroker.Queue
 	db    *mongo.Database
-	path  string
 }
 
 func newScene(t *testing.T, queueType string) *scene {
 	t.Helper()
 	client := mongotest.Client(t)
-	return &scene{t, testbroker.NewQueue(t, queueType), mongotest.Database(t, client), testprogram.Build(t)}
+	return &scene{t, testbroker.NewQueue(t, queueType), mongotest.Database(t, client)}
 }
 
 func (s *scene) start(amqpURI string) *testprogram.Program {
 	s.t.Helper()
-	return testprogram.Start(s.t, s.path, nil, "MONGODB_URI="+mongotest.URI(s.t, s.db), "AMQP_URI="+amqpURI,
+	return testprogram.Start(s.t, nil, "MONGODB_URI="+mongotest.URI(s.t, s.db), "AMQP_URI="+amqpURI,
 		"QUEUE="+s.queue.Name)
 }
 
 func (s *scene) uri() string { return mongotest.Env(s.t, "POSTRIDER_TEST_AMQP_URI") }
 
 func TestConsumerAppliesEachMessageOnceWhenRabbitMQRepeats(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "quorum")
 	messages := testbroker.Messages(12, "a", "b", "c")
 	s.queue.Publish(append(messages, messages...)...)
@@ -49,8 +51,10 @@ func TestConsumerAppliesEachMessageOnceWhenRabbitMQRepeats(t *testing.T) {
 }
 
 func TestConsumerAppliesEachMessageOnceWhenKilled(t *testing.T) {
+	t.Parallel()
 	for _, queueType := range []string{"quorum", "classic"} {
 		t.Run(queueType+", between commit and acknowledgement", func(t *testing.T) {
+			t.Parallel()
 			s := newScene(t, queueType)
 			messages := testbroker.Messages(20, "a", "b", "c")
 			s.queue.Publish(messages...)
@@ -73,6 +77,7 @@ func TestConsumerAppliesEachMessageOnceWhenKilled(t *testing.T) {
 		})
 	}
 	t.Run("within a transaction", func(t *testing.T) {
+		t.Parallel()
 		s := newScene(t, "quorum")
 		received := s.db.Collection("received")
 		unlock := testbroker.Lock(t, received, "locked")
@@ -90,6 +95,7 @@ func TestConsumerAppliesEachMessageOnceWhenKilled(t *testing.T) {
 }
 
 func TestConsumerTriesAgainWhenAnotherTransactionIsInTheWay(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "quorum")
 	received := s.db.Collection("received")
 	unlock := testbroker.Lock(t, received, "a")
@@ -113,11 +119,13 @@ func TestConsumerTriesAgainWhenAnotherTransactionIsInTheWay(t *testing.T) {
 }
 
 func TestConsumerRejectsPoisonMessagesAfterFiveAttempts(t *testing.T) {
+	t.Parallel()
 	for name, poison := range map[string]testbroker.Message{
 		"not JSON":             {ID: "poison", Key: "a", Body: "{"},
 		"an effect that fails": {ID: "poison", Key: "stuck", Body: `{"n":1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newScene(t, "quorum")
 			received := s.db.Collection("received")
 			if _, err := received.InsertOne(t.Context(), bson.M{"_id": "stuck", "n": "not an array"}); err != nil {
@@ -143,6 +151,7 @@ func TestConsumerRejectsPoisonMessagesAfterFiveAttempts(t *testing.T) {
 }
 
 func TestConsumerRejectsMessagesWithoutIDAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "quorum")
 	s.queue.Publish(testbroker.Message{Key: "a", Body: `{"n":1}`})
 
@@ -157,6 +166,7 @@ func TestConsumerRejectsMessagesWithoutIDAtOnce(t *testing.T) {
 }
 
 func TestConsumerLeavesRowsToTheTTLMonitor(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "quorum")
 	s.queue.Publish(testbroker.Messages(1, "a")...)
 	s.start(s.uri())

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -14,14 +13,15 @@ import (
 	"github.com/postrider/postrider/clients/go/internal/mongotest"
 )
 
-// Build builds the program in the working folder of the test, and returns its path.
-func Build(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "program")
-	if output, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, output)
+// asProgram is set where the binary of a test is the program that it tests.
+const asProgram = "POSTRIDER_TEST_AS_PROGRAM"
+
+// Main runs the tests, or the program where Start has started this process. TestMain calls it.
+func Main(tests *testing.M, program func()) {
+	if os.Getenv(asProgram) == "" {
+		os.Exit(tests.Run())
 	}
-	return path
+	program()
 }
 
 // Program is a running process.
@@ -32,11 +32,15 @@ type Program struct {
 	ended   chan struct{}
 }
 
-// Start runs a program with variables such as "QUEUE=orders". It ends with the test.
-func Start(t testing.TB, path string, stdin io.Reader, environment ...string) *Program {
+// Start runs the program with variables such as "QUEUE=orders". It ends with the test.
+func Start(t testing.TB, stdin io.Reader, environment ...string) *Program {
 	t.Helper()
-	p := &Program{t: t, process: exec.Command(path), output: &buffer{}, ended: make(chan struct{})}
-	p.process.Env = append(os.Environ(), environment...)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Program{t: t, process: exec.Command(self), output: &buffer{}, ended: make(chan struct{})}
+	p.process.Env = append(append(os.Environ(), asProgram+"=1"), environment...)
 	p.process.Stdin, p.process.Stdout, p.process.Stderr = stdin, p.output, p.output
 	if err := p.process.Start(); err != nil {
 		t.Fatal(err)
@@ -48,7 +52,7 @@ func Start(t testing.TB, path string, stdin io.Reader, environment ...string) *P
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("output of %s:\n%s", filepath.Base(t.Name()), p.Output())
+			t.Logf("output of the program:\n%s", p.Output())
 		}
 	})
 	return p
