@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the modules as Go's module proxy does, installs them into an empty project, and enqueues a record there.
 #
-#   clients/go/check-package.sh    needs POSTRIDER_TEST_MONGODB_URI, and go on PATH
+#   clients/go/check-package.sh    needs POSTRIDER_TEST_MONGODB_URI, and PATH with Go
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 version=v0.1.0 # what otel/go.mod requires
@@ -75,6 +75,7 @@ func run(ctx context.Context) error {
 	return err
 }
 GO
-go get "github.com/postrider/postrider/clients/go@$version" "github.com/postrider/postrider/clients/go/otel@$version"
+library=github.com/postrider/postrider/clients/go
+go get "$library@$version" "$library/otel@$version" 2>get.log || { cat get.log >&2; exit 1; }
 go run .
 echo "the packed modules work in an empty project"

@@ -1,5 +1,5 @@
-// Command consumer-versions takes the messages of appended events from RabbitMQ, each once and without an inbox: guarded
-// by their version.
+// Command consumer-versions takes the messages of appended events from RabbitMQ, each once and without an inbox:
+// guarded by their version.
 //
 //	MONGODB_URI='mongodb://127.0.0.1:27017/shop?replicaSet=rs0' AMQP_URI=amqp://guest:guest@127.0.0.1 QUEUE=orders \
 //		go run ./consumer-versions
