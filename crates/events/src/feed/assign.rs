@@ -1,7 +1,7 @@
 //! One transaction: the next positions of a batch of appends, and the head.
 
 use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
-use bson::{Bson, Document};
+use bson::{Bson, Document, rawdoc};
 use mongodb::ClientSession;
 use postrider_store::{StoreError, failpoint, limits, within};
 
@@ -145,19 +145,20 @@ fn statement(id: &Bson, position: i64) -> Result<RawDocumentBuf, StoreError> {
         action: ACTION,
         detail: error.to_string(),
     };
+    // By the id alone: MongoDB plans no query for that. A second condition costs 10 us of each append.
     let mut filter = RawDocumentBuf::new();
     filter.append(cstr!("_id"), RawBson::try_from(id.clone()).map_err(wrong)?);
-    // Absent or null.
-    filter.append(cstr!("position"), RawBson::Null);
+    // Only if it is absent or null; else nothing is modified.
+    let mut value = RawArrayBuf::new();
+    value.push("$position");
+    value.push(position);
     let mut fields = RawDocumentBuf::new();
-    fields.append(cstr!("position"), position);
-    let mut update = RawDocumentBuf::new();
-    update.append(cstr!("$set"), fields);
+    fields.append(cstr!("position"), rawdoc! { "$ifNull": value });
+    let mut update = RawArrayBuf::new();
+    update.push(rawdoc! { "$set": fields });
     let mut statement = RawDocumentBuf::new();
     statement.append(cstr!("q"), filter);
     statement.append(cstr!("u"), update);
-    // Never by the index of positions: its entries without one may be millions.
-    statement.append(cstr!("hint"), "_id_");
     Ok(statement)
 }
 

@@ -29,6 +29,10 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most events of a batch.
 const BATCH_SIZE: u32 = 1_000;
 
+/// The pause after a batch with events: a reply for each single append is expensive for the server, and
+/// the appends of this process do not wait for it.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// The pause before the stream is opened again, at first and at most.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -112,6 +116,7 @@ async fn follow_once(
         if sent.await.is_err() {
             return Ok(());
         }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

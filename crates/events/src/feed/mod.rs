@@ -22,7 +22,7 @@
 //! | `state` | the document of the feed: id, head, owner |
 //! | `report` | what an operator sees of a feed |
 //! | `status` | what a sequencer does |
-//! | [`sequencer`] | assigns positions, in one process at a time |
+//! | [`sequencer`], `process`, `work` | assign positions, in one process at a time |
 //! | `planner` | which appends are next; pure |
 //! | `lookup`, `found` | reads of predecessors |
 //! | `assign` | the transaction |
@@ -44,6 +44,7 @@ mod lookup;
 pub mod metrics;
 mod page;
 mod planner;
+mod process;
 pub mod reader;
 mod report;
 mod scan;
@@ -51,6 +52,7 @@ pub mod sequencer;
 pub mod settings;
 mod state;
 mod status;
+mod work;
 
 pub use error::FeedError;
 pub use filter::FeedFilter;

@@ -352,10 +352,12 @@ impl Found {
 fn events(position: i64, mut stream: EventStream) -> impl Iterator<Item = FeedEvent> {
     let body = std::mem::take(&mut stream.body);
     let first = position - i64::try_from(body.len()).unwrap_or(0) + 1;
-    (0_i64..).zip(body).map(move |(index, event)| FeedEvent {
+    // The last event takes the fields that all have; the others copy them.
+    let streams = std::iter::repeat_n(stream, body.len());
+    (0_i64..).zip(body).zip(streams).map(move |((index, event), stream)| FeedEvent {
         position: first + index,
-        aggregate_name: stream.aggregate_name.clone(),
-        aggregate_id: stream.aggregate_id.clone(),
+        aggregate_name: stream.aggregate_name,
+        aggregate_id: stream.aggregate_id,
         version: stream.version,
         index,
         id: event.id,
@@ -363,12 +365,12 @@ fn events(position: i64, mut stream: EventStream) -> impl Iterator<Item = FeedEv
         revision: event.revision,
         body_type: event.body_type,
         body: event.body,
-        tenant_id: stream.tenant_id.clone(),
-        owner_id: stream.owner_id.clone(),
-        request_id: stream.request_id.clone(),
-        command_id: stream.command_id.clone(),
+        tenant_id: stream.tenant_id,
+        owner_id: stream.owner_id,
+        request_id: stream.request_id,
+        command_id: stream.command_id,
         create_time: stream.create_time,
-        header: stream.header.clone(),
-        stream_id: stream.id.clone(),
+        header: stream.header,
+        stream_id: stream.id,
     })
 }

@@ -13,8 +13,9 @@ use crate::feed::error::FeedError;
 use crate::feed::filter::FeedFilter;
 use crate::feed::highest::highest_position;
 use crate::feed::page::{FeedEvent, FeedPage, PageRequest, page};
+use crate::feed::process::KnownHead;
 use crate::feed::report::{FeedBacklog, FeedReport};
-use crate::feed::sequencer::{KnownHead, Sequencer};
+use crate::feed::sequencer::Sequencer;
 use crate::feed::settings::FeedConfig;
 use crate::feed::state::{FeedState, StateStore};
 
