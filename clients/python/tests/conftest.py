@@ -40,8 +40,11 @@ def database(empty_database: Database[dict[str, Any]]) -> Database[dict[str, Any
     return empty_database
 
 
-def apply_schema(database: str) -> None:
-    settings = [f"mongo.uri={uri_of(database)}", "sinks.none.kind=stdout"]
+def apply_schema(database: str, prefix: str = "") -> None:
+    settings = [
+        *(f"mongo.uri={uri_of(database)}", "sinks.none.kind=stdout"),
+        f"outbox.collection_prefix={prefix}",
+    ]
     subprocess.run(
         [
             *(variable("POSTRIDER_BIN"), "schema", "apply"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -17,19 +17,12 @@ class AbortError(Exception):
     """Ends a transaction from within."""
 
 
-class Side(Protocol):
-    """Each call is a client, a session and a transaction of its own."""
+class SyncSide:
+    """The sync one. Each call is a client, a session and a transaction of its own."""
 
     #: How often the driver called the function of the last transaction.
     calls: int
 
-    def transact(self, records: Sequence[Record], *, abort: bool = False) -> list[RecordId]: ...
-    def enqueue_without_transaction(self, record: Record) -> None: ...
-    def enqueue_without_session(self, record: Record) -> None: ...
-    def probe(self) -> None: ...
-
-
-class SyncSide:
     def __init__(
         self,
         uri: str,
@@ -60,25 +53,36 @@ class SyncSide:
                 return ids
 
             with client.start_session() as session:
-                return session.with_transaction(callback)
+                return list(session.with_transaction(callback))
 
         return list(self._with(work))
 
-    def enqueue_without_transaction(self, record: Record) -> None:
+    def enqueue_outside(self, record: Record, state: str) -> None:
         def work(client: MongoClient[Any], outbox: Outbox) -> None:
+            if state == "none":
+                outbox.enqueue(None, record)  # type: ignore[arg-type]
+                return
             with client.start_session() as session:
+                if state != "neverStarted":
+                    session.start_transaction()
+                    client.get_default_database().orders.find_one({}, session=session)
+                    if state == "committed":
+                        session.commit_transaction()
+                    else:
+                        session.abort_transaction()
                 outbox.enqueue(session, record)
 
         self._with(work)
-
-    def enqueue_without_session(self, record: Record) -> None:
-        self._with(lambda _, outbox: outbox.enqueue(None, record))  # type: ignore[arg-type]
 
     def probe(self) -> None:
         self._with(lambda _, outbox: outbox.probe())
 
 
 class AsyncSide:
+    """The async one, with the same interface."""
+
+    calls: int
+
     def __init__(
         self, uri: str, *, prefix: str = "", hook: HeaderHook | None = None, **options: Any
     ) -> None:
@@ -109,19 +113,26 @@ class AsyncSide:
                 return ids
 
             async with client.start_session() as session:
-                return await session.with_transaction(callback)
+                return list(await session.with_transaction(callback))
 
         return list(self._with(work))
 
-    def enqueue_without_transaction(self, record: Record) -> None:
+    def enqueue_outside(self, record: Record, state: str) -> None:
         async def work(client: AsyncMongoClient[Any], outbox: AsyncOutbox) -> None:
+            if state == "none":
+                await outbox.enqueue(None, record)  # type: ignore[arg-type]
+                return
             async with client.start_session() as session:
+                if state != "neverStarted":
+                    await session.start_transaction()
+                    await client.get_default_database().orders.find_one({}, session=session)
+                    if state == "committed":
+                        await session.commit_transaction()
+                    else:
+                        await session.abort_transaction()
                 await outbox.enqueue(session, record)
 
         self._with(work)
-
-    def enqueue_without_session(self, record: Record) -> None:
-        self._with(lambda _, outbox: outbox.enqueue(None, record))  # type: ignore[arg-type]
 
     def probe(self) -> None:
         self._with(lambda _, outbox: outbox.probe())

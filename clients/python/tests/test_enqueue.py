@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
+from bson import Binary, Decimal128, Int64, Timestamp
 from bson.codec_options import CodecOptions, TypeRegistry
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, MongoClient, WriteConcern
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError, InvalidOperation
 
-from postrider_outbox import AsyncOutbox, Outbox, Record, TransactionError
+from postrider_outbox import AsyncOutbox, Outbox, Record
 
 from .sides import AbortError, AsyncSide, SyncSide
 from .support import uri_of, variable
@@ -115,21 +113,6 @@ def test_uuids_are_of_subtype_4_whatever_the_client_says(
     assert stored["headers"]["h"] == Binary(header.bytes, 4)
 
 
-@pytest.mark.parametrize(
-    "id",
-    [
-        *(uuid4(), ObjectId(), "text", "", 7, -(2**63), 2**63 - 1, Int64(7)),
-        Binary.from_uuid(uuid4()),
-    ],
-    ids=repr,
-)
-def test_id_of_each_kind_is_stored_and_returned(side: Side, raw_records: Any, id: Any) -> None:
-    assert side.transact([Record("T", 1, id=id)]) == [id]
-
-    [stored] = raw_records.find()
-    assert stored["_id"] == (Binary(id.bytes, 4) if isinstance(id, UUID) else id)
-
-
 class Color(str, Enum):
     RED = "red"
 
@@ -213,70 +196,6 @@ def test_nothing_is_stored_when_the_transaction_aborts(side: Side, database: Doc
         side.transact([Record("T", 1)], abort=True)
 
     assert list(database.outbox_records.find()) == []
-
-
-@contextmanager
-def failing(client: MongoClient[Any], app: str, *commands: str, **data: Any) -> Iterator[None]:
-    """Lets the first such command of the client named `app` fail."""
-    fail_point = {"configureFailPoint": "failCommand"}
-    data = {"appName": app, "failCommands": list(commands), **data}
-    client.admin.command({**fail_point, "mode": {"times": 1}, "data": data})
-    try:
-        yield
-    finally:
-        client.admin.command({**fail_point, "mode": "off"})
-
-
-@pytest.mark.parametrize("command", ["insert", "commitTransaction"])
-def test_repeated_callback_writes_the_same_record_once(
-    client: MongoClient[Any],
-    side_type: type[Side],
-    database: Documents,
-    command: str,
-) -> None:
-    side = side_type(uri_of(database.name), appname=database.name)
-    record = Record("T", {"n": 1}, key="k")
-
-    transient = {"errorCode": 251, "errorLabels": ["TransientTransactionError"]}
-    with failing(client, database.name, command, **transient):
-        ids = side.transact([record])
-
-    assert side.calls == 2
-    assert ids == [record.id]
-    assert only_record(database)["_id"] == record.id
-
-
-@pytest.mark.parametrize("field", ["id", "dedup_key"])
-def test_second_record_with_the_same_name_is_a_duplicate(
-    side: Side, database: Documents, field: str
-) -> None:
-    first, second = (Record("T", n, **{field: "same"}) for n in range(2))  # type: ignore[arg-type]
-    side.transact([first])
-
-    with pytest.raises(DuplicateKeyError) as caught:
-        side.transact([second])
-
-    assert caught.value.code == 11000
-    assert only_record(database)["payload"] == 0
-
-
-def test_enqueue_is_refused_without_a_transaction(side: Side, database: Documents) -> None:
-    for enqueue in (side.enqueue_without_transaction, side.enqueue_without_session):
-        with pytest.raises(TransactionError, match="no running transaction; start one"):
-            enqueue(Record("T", 1))
-
-    assert list(database.outbox_records.find()) == []
-
-
-def test_enqueue_is_refused_after_the_commit(database: Documents) -> None:
-    with MongoClient[Any](uri_of(database.name)) as client, client.start_session() as session:
-        outbox = Outbox(client.get_default_database())
-        with session.start_transaction():
-            outbox.enqueue(session, Record("T", 1))
-        with pytest.raises(TransactionError):
-            outbox.enqueue(session, Record("T", 2))
-
-    assert only_record(database)["payload"] == 1
 
 
 def test_session_of_another_client_is_refused_by_the_driver(database: Documents) -> None:

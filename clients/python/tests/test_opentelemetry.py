@@ -27,9 +27,10 @@ def test_current_span_becomes_headers_of_the_record(
         side.transact([Record("T", 1, headers={"source": "shop"})])
 
     context = span.get_span_context()
+    flags = f"{context.trace_flags:02x}"
     [stored] = database.outbox_records.find()
     assert stored["headers"] == {
-        "traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01",
+        "traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags}",
         "source": "shop",
     }
 

@@ -45,32 +45,32 @@ def document_of(
     _values.check_id(record.id)
     document: dict[str, Any] = {"_id": record.id}
 
-    def add_text(name: str, field: str, value: str | None) -> None:
+    def add_text(field: str, value: str | None) -> None:
         if value is not None:
             _values.check_text(field, value)
-            document[name] = value
+            document[field] = value
 
-    add_text("key", "key", record.key)
+    add_text("key", record.key)
     _values.check_text("type", record.type)
     if not record.type:
         raise RecordError("type", "must not be empty; routes match on it")
     document["type"] = record.type
     _values.check_value("payload", record.payload, options)
     document["payload"] = record.payload
-    add_text("contentType", "content_type", record.content_type)
+    add_text("contentType", record.content_type)
     headers = _headers_of(record, extra_headers, options)
     if headers:
         document["headers"] = headers
-    add_text("destination", "destination", record.destination)
-    add_text("tenantId", "tenant_id", record.tenant_id)
+    add_text("destination", record.destination)
+    add_text("tenantId", record.tenant_id)
     document["status"] = "pending" if record.visible_at is None else "scheduled"
     document["seq"] = NO_SEQ
-    _values.check_date("created_at", record.created_at)
+    _values.check_date("createdAt", record.created_at)
     document["createdAt"] = record.created_at
     if record.visible_at is not None:
-        _values.check_date("visible_at", record.visible_at)
+        _values.check_date("visibleAt", record.visible_at)
         document["visibleAt"] = record.visible_at
-    add_text("dedupKey", "dedup_key", record.dedup_key)
+    add_text("dedupKey", record.dedup_key)
     if record.key is not None:
         document["partition"] = partition_of(record.key)
     return document
@@ -82,8 +82,9 @@ def _headers_of(
     options: CodecOptions[Any],
 ) -> dict[str, Any]:
     headers: dict[str, Any] = {}
-    for more in (extra_headers, record.headers):
+    for more in (record.headers, extra_headers):
         if more is not None:
             _values.check_headers(more, options)
-            headers.update(more)
+            for name, value in more.items():
+                headers.setdefault(name, value)
     return headers

@@ -10,7 +10,7 @@ class OutboxError(Exception):
 class RecordError(OutboxError, ValueError):
     """A field of a record is invalid. Nothing was sent to MongoDB."""
 
-    #: Where the value is: ``key``, ``headers.source``, ``payload.items.2.price``.
+    #: Where the value is, as in the stored document: ``contentType``, ``payload.items.2.price``.
     field: str
 
     def __init__(self, field: str, problem: str) -> None:
@@ -20,6 +20,9 @@ class RecordError(OutboxError, ValueError):
 
 class TransactionError(OutboxError):
     """The session has no running transaction. Nothing was sent to MongoDB."""
+
+    #: What is invalid.
+    field = "session"
 
 
 class ProbeError(OutboxError):

@@ -157,6 +157,6 @@ def _require_transaction(session: object, expected: type) -> None:
         )
     if session is None or not session.in_transaction:  # type: ignore[attr-defined]
         raise TransactionError(
-            "the session has no running transaction; start one, by session.with_transaction or "
+            "session: it has no running transaction; start one, by session.with_transaction or "
             "session.start_transaction: without it the record and the change can part"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ._errors import RecordError
+
 #: The number of partitions of an outbox.
 PARTITIONS = 256
 
@@ -13,9 +15,13 @@ def partition_of(key: str) -> int:
 
     It is ``(murmur3_x86_32(utf8(key), seed 0) & 0x7fffffff) % 256``.
 
-    Raises UnicodeEncodeError for a key with a lone surrogate, which UTF-8 cannot express.
+    :raises RecordError: the key has a lone surrogate, which UTF-8 cannot express.
     """
-    return (_murmur3_x86_32(key.encode("utf-8")) & 0x7FFFFFFF) % PARTITIONS
+    try:
+        data = key.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RecordError("key", f"has a lone surrogate at character {error.start}") from None
+    return (_murmur3_x86_32(data) & 0x7FFFFFFF) % PARTITIONS
 
 
 def _murmur3_x86_32(data: bytes) -> int:

@@ -66,6 +66,8 @@ def check_id(value: object) -> None:
             )
     elif isinstance(value, str):
         check_text("id", value)
+        if not value:
+            raise RecordError("id", "must not be empty")
     elif isinstance(value, int) and not isinstance(value, bool):
         check_int("id", value)
     elif not isinstance(value, (UUID, ObjectId)):
