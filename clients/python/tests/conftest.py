@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from .sides import SIDES, AsyncSide, SyncSide
 from .support import uri_of, variable
+
+# The examples and other programs that tests start use this library too.
+SOURCES = Path(__file__).resolve().parents[1] / "src"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(scope="session")
@@ -71,8 +78,6 @@ def side(
 @pytest.fixture
 def raw_records(database: Database[dict[str, Any]]) -> Any:
     """The stored records, their field order and BSON types kept."""
-    from bson.raw_bson import RawBSONDocument
-
     return database.get_collection(
         "outbox_records", codec_options=CodecOptions(document_class=RawBSONDocument)
     )

@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pika
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from .support import variable, wait_until
 
@@ -55,7 +56,7 @@ class Queue:
 
     def dead(self) -> list[tuple[str | None, bytes]]:
         """Takes the id and body of what is in the dead-letter queue."""
-        found = []
+        found: list[tuple[str | None, bytes]] = []
         while True:
             method, properties, body = self._channel.basic_get(self.dead_name, auto_ack=True)
             if method is None or properties is None or body is None:
@@ -87,7 +88,7 @@ class Topic:
     def __init__(self) -> None:
         self.name = f"client-python-{uuid4().hex}"
         self.dead_name = f"{self.name}.dead"
-        servers = {"bootstrap.servers": brokers()}
+        servers: Any = {"bootstrap.servers": brokers()}
         self._admin = AdminClient(servers)
         made = self._admin.create_topics([NewTopic(n, 1, 1) for n in (self.name, self.dead_name)])
         for future in made.values():

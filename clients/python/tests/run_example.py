@@ -83,7 +83,7 @@ def main() -> None:
     if "TRANSACTION_RETRY_LIMIT" in os.environ:
         limit = int(os.environ["TRANSACTION_RETRY_LIMIT"])
         client_session._WITH_TRANSACTION_RETRY_TIME_LIMIT = limit
-    confluent_kafka.Consumer = TestConsumer  # type: ignore[misc]
+    confluent_kafka.Consumer = TestConsumer  # type: ignore[assignment,misc]
     runpy.run_path(example, run_name="__main__")
 
 
