@@ -17,7 +17,7 @@ from pymongo import MongoClient, ReturnDocument
 from pymongo.client_session import ClientSession
 from pymongo.errors import ConnectionFailure, DuplicateKeyError, PyMongoError
 
-CONSUMER = "orders"  # Each consumer has rows of its own in the inbox.
+CONSUMER = "received"  # Each consumer has rows of its own in the inbox.
 MAX_ATTEMPTS = 5
 RETRY_PAUSE = 0.5
 # Longer than any time after which a message can come again.

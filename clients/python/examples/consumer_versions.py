@@ -26,37 +26,35 @@ class GapError(Exception):
     """A message before this one has not been applied."""
 
 
-def apply_next(headers: dict[str, Any], body: bytes) -> None:
-    """Applies the event if it is the next one; does nothing if it was applied before."""
-    aggregate = headers["aggregate-id"]
-    place = (int(headers["aggregate-version"]), int(headers["event-index"]))
-    state = db.states.find_one({"_id": aggregate}, {"version": 1, "index": 1, "count": 1})
+def next_places(state: dict[str, Any] | None) -> list[tuple[int, int]]:
+    """The (version, index) of the events that may follow."""
     if state is None:
-        expected = (1, 0)
-    elif state["index"] + 1 < state["count"]:  # More events of the same version follow.
-        expected = (state["version"], state["index"] + 1)
-    else:
-        expected = (state["version"] + 1, 0)
-    if place < expected:
-        return
-    if place > expected:
-        raise GapError(f"{aggregate}: {place} came, {expected} is next")
-    # The guard and the effect are one write: only the state that was read is changed.
-    read = {name: state[name] if state else None for name in ("version", "index")}
-    changed = db.states.find_one_and_update(
-        {"_id": aggregate, **read},
-        {
-            "$set": {
-                **{"version": place[0], "index": place[1]},
-                "count": int(headers["event-count"]),
-            },
-            "$push": {"n": json.loads(body)["n"]},
-        },
-        upsert=state is None,
-        return_document=ReturnDocument.AFTER,
-    )
-    if changed is None:
-        raise GapError(f"{aggregate}: another consumer has changed it; look again")
+        return [(1, 0)]
+    same_version = (state["version"], state["index"] + 1)
+    next_version = (state["version"] + 1, 0)
+    if state["count"] is None:  # An earlier release of Postrider does not send event-count.
+        return [same_version, next_version]
+    is_complete = state["index"] + 1 >= state["count"]
+    return [next_version if is_complete else same_version]
+
+
+def apply_next(headers: dict[str, Any], body: bytes) -> bool:
+    """Applies the event if it is the next one; returns False if it was applied before."""
+    aggregate = headers.get("aggregate-id", headers["message-key"])
+    version, index = int(headers["aggregate-version"]), int(headers["event-index"])
+    place = {"version": version, "index": index}
+    state = db.states.find_one({"_id": aggregate})
+    if state is not None and (version, index) <= (state["version"], state["index"]):
+        return False
+    if (version, index) not in next_places(state):
+        raise GapError(f"{aggregate}: an event before {place} is missing")
+    # Guard and effect are one write, of the state that was read. None matches its absence.
+    read = {name: state[name] if state else None for name in place}
+    effect = {"$push": {"n": json.loads(body)["n"]}}
+    set_place = {"$set": {**place, "count": headers.get("event-count")}}
+    # Where another consumer was first, this inserts, which fails with code 11000.
+    db.states.update_one({"_id": aggregate, **read}, {**set_place, **effect}, upsert=True)
+    return True
 
 
 def count_failure(message_id: str, failure: str) -> int:
@@ -70,22 +68,23 @@ def count_failure(message_id: str, failure: str) -> int:
 
 
 def handle(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
-    crashes = failures = int(properties.headers.get("x-delivery-count", 0))
+    message_id, headers = properties.message_id, properties.headers or {}
+    failures = crashes = int(headers.get("x-delivery-count", 0))
     while failures < MAX_ATTEMPTS:
         try:
-            apply_next(properties.headers, body)
-        except ConnectionFailure as error:  # MongoDB is away.
-            print(properties.message_id, repr(error), flush=True)
-        except DuplicateKeyError:  # Another consumer has made the first state: look again.
-            pass
+            if not apply_next(headers, body):
+                print(message_id, "again", flush=True)
+        except (ConnectionFailure, DuplicateKeyError) as error:
+            # MongoDB is away, or another consumer has changed the state: look again.
+            print(message_id, repr(error), flush=True)
         except Exception as error:
-            print(properties.message_id, repr(error), flush=True)
-            failures = crashes + count_failure(properties.message_id, repr(error))
+            print(message_id, repr(error), flush=True)
+            failures = crashes + count_failure(message_id, repr(error))
         else:
-            channel.basic_ack(method.delivery_tag)
+            channel.basic_ack(method.delivery_tag)  # After the write.
             return
         connection.sleep(RETRY_PAUSE)
-    channel.basic_reject(method.delivery_tag, requeue=False)
+    channel.basic_reject(method.delivery_tag, requeue=False)  # To the dead-letter exchange.
 
 
 connection = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URI"]))

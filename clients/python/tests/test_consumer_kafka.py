@@ -87,5 +87,5 @@ def test_poison_messages_leave_the_partition_after_counted_attempts(
     assert b"JSONDecodeError" in headers["failure"]
     assert foreign.value() == body_of(5)
     [failures] = empty_database.inbox_failures.find()
-    assert failures["_id"] == {"consumer": "orders", "message": poison}
+    assert failures["_id"] == {"consumer": "received", "message": poison}
     assert failures["attempts"] == 5

@@ -50,7 +50,7 @@ def test_repeated_message_has_its_effect_once(empty_database: Database[Any], ord
     assert received(empty_database) == {"a": [1, 2], "b": [1]}
     rows = list(empty_database.inbox.find())
     assert first in [row["_id"]["message"] for row in rows]
-    assert {row["_id"]["consumer"] for row in rows} == {"orders"}
+    assert {row["_id"]["consumer"] for row in rows} == {"received"}
     assert len(rows) == 3
     assert empty_database.inbox.index_information()["at_1"]["expireAfterSeconds"] == 30 * 86400
 
@@ -88,7 +88,7 @@ def test_poison_message_leaves_the_queue_after_counted_attempts(
 
     assert wait_until("it is dead", orders.dead) == [(poison, body)]
     [failures] = empty_database.inbox_failures.find()
-    assert failures["_id"] == {"consumer": "orders", "message": poison}
+    assert failures["_id"] == {"consumer": "received", "message": poison}
     assert failures["attempts"] == 5
 
 

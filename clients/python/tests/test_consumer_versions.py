@@ -26,13 +26,10 @@ def environment_of(database: Database[Any], orders: Queue) -> dict[str, str]:
     return {"MONGODB_URI": uri, "AMQP_URI": amqp_uri(), "QUEUE": orders.name}
 
 
-def publish(orders: Queue, n: int, version: int, index: int = 0, count: int = 1) -> str:
-    headers = {
-        "aggregate-id": "o-1",
-        "aggregate-version": version,
-        "event-index": index,
-        "event-count": count,
-    }
+def publish(orders: Queue, n: int, version: int, index: int = 0, count: int | None = 1) -> str:
+    headers: dict[str, Any] = {"aggregate-version": version, "event-index": index}
+    if count is not None:
+        headers |= {"aggregate-id": "o-1", "event-count": count}
     return orders.publish("o-1", body_of(n), headers=headers)
 
 
@@ -59,6 +56,21 @@ def test_events_are_applied_once_and_complete(empty_database: Database[Any], ord
     state = empty_database.states.find_one({})
     assert state is not None
     assert (state["version"], state["index"]) == (3, 0)
+
+
+def test_events_of_an_earlier_release_are_applied_once(
+    empty_database: Database[Any], orders: Queue
+) -> None:
+    places = [(1, 0), (1, 1), (2, 0), (3, 0), (3, 1)]
+    for n in (0, 1, 2, 1, 2, 3, 4):
+        version, index = places[n]
+        publish(orders, n, version=version, index=index, count=None)
+    publish(orders, 5, version=4, index=0, count=1)
+
+    with Program(CONSUMER, environment_of(empty_database, orders)):
+        wait_until("the last is there", lambda: 5 in applied(empty_database))
+
+    assert applied(empty_database) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("version", "index", "count"), [(3, 0, 1), (2, 2, 3), (1, 1, 2)], ids=str)
