@@ -9,6 +9,7 @@ import org.springframework.transaction.support.DefaultTransactionStatus;
 
 /** A MongoTransactionManager that gives access to the session which Spring holds for the calling thread. */
 public class SessionTransactionManager extends MongoTransactionManager {
+    private static final long serialVersionUID = 1L;
     private static final TransactionDefinition MANDATORY =
             new DefaultTransactionDefinition(TransactionDefinition.PROPAGATION_MANDATORY);
 
