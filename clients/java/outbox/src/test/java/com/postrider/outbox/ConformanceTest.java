@@ -14,7 +14,6 @@ import com.mongodb.client.model.Aggregates;
 import com.mongodb.client.model.Projections;
 import com.postrider.outbox.Cases.Form;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -73,8 +72,7 @@ class ConformanceTest {
     @TestFactory
     Stream<DynamicTest> enqueued() {
         return everywhere("enqueued", (test, form, where) -> {
-            String prefix =
-                    test.getString("collectionPrefix", new BsonString("")).getValue();
+            String prefix = prefixOf(test);
             Map<String, Object> hook = hookOf(test, form);
             Outbox outbox = Outbox.builder(where.database)
                     .collectionPrefix(prefix)
@@ -264,18 +262,25 @@ class ConformanceTest {
         });
     }
 
-    /** Runs each case of a section with values of Java and of BSON, with and without the validator of the relay. */
+    /** Runs each case of a section with values of BSON and of Java, these also with the validator of the relay. */
     private static Stream<DynamicTest> everywhere(String section, Body body) {
-        return Stream.of(plain, validated)
-                .flatMap(where -> Arrays.stream(Form.values())
-                        .flatMap(form -> Cases.section(section).map(test -> {
-                            String name = nameOf(test) + " [" + form + (where == validated ? ", validated]" : "]");
-                            return dynamicTest(name, () -> {
-                                where.records().deleteMany(new BsonDocument());
-                                where.records("shop_").deleteMany(new BsonDocument());
-                                body.run(test, form, where);
-                            });
-                        })));
+        return Stream.of(
+                        run(section, Form.BSON, plain, "BSON", body),
+                        run(section, Form.JAVA, plain, "Java", body),
+                        run(section, Form.JAVA, validated, "Java, validated", body))
+                .flatMap(tests -> tests);
+    }
+
+    private static Stream<DynamicTest> run(String section, Form form, TestDatabase where, String how, Body body) {
+        return Cases.section(section)
+                .map(test -> dynamicTest(nameOf(test) + " [" + how + "]", () -> {
+                    where.records(prefixOf(test)).deleteMany(new BsonDocument());
+                    body.run(test, form, where);
+                }));
+    }
+
+    private static String prefixOf(BsonDocument test) {
+        return test.getString("collectionPrefix", new BsonString("")).getValue();
     }
 
     private static void inTransaction(TestDatabase where, boolean commits, Consumer<ClientSession> body) {
