@@ -7,10 +7,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 version=0.1.0
 built=$here/outbox/target/postrider-outbox-$version
-contains() { jar tf "$1" | grep -qx "$2" || die "$1 does not contain $2"; }
+contains() { jar tf "$1" | grep -x "$2" >/dev/null || die "$1 does not contain $2"; }
 contains "$built.jar" com/postrider/outbox/Outbox.class
 contains "$built-sources.jar" com/postrider/outbox/Outbox.java
-contains "$built-javadoc.jar" com/postrider/outbox/Outbox.html
+contains "$built-javadoc.jar" com.postrider.outbox/com/postrider/outbox/Outbox.html
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
