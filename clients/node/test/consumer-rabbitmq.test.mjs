@@ -5,35 +5,38 @@ import { after, before, describe, test } from "node:test";
 import { startPostrider } from "@postrider/outbox/testing";
 import { MongoClient } from "mongodb";
 import { expected, holdAfterCommit, messagesOf, received, receivedCount } from "./support/consumer.mjs";
-import { databaseUri, environment, eventually, testDatabase, uniqueName } from "./support/environment.mjs";
+import { databaseUri, environment, eventually, uniqueName } from "./support/environment.mjs";
 import { startMongod } from "./support/mongod.mjs";
 import { startExample } from "./support/program.mjs";
 import { declareQueue } from "./support/rabbitmq.mjs";
 
-function startConsumer(queue, mongodbUri) {
-  return startExample("consumer-rabbitmq.mjs", {
-    MONGODB_URI: mongodbUri,
-    AMQP_URI: environment("POSTRIDER_TEST_AMQP_URI"),
-    QUEUE: queue.name,
-  });
-}
+let mongod, client;
+before(async () => {
+  mongod = await startMongod({ replicaSet: "consumers" });
+  client = await new MongoClient(mongod.uri).connect();
+});
+after(async () => {
+  await client?.close();
+  await mongod?.stop();
+});
 
 /** Runs the test with a queue and a database of its own. */
 function withQueue(type, work) {
   return async () => {
     const queue = await declareQueue({ type });
-    const { database, close } = await testDatabase();
-    const consumers = [];
-    const start = () => {
-      consumers.push(startConsumer(queue, databaseUri(database)));
-      return consumers.at(-1);
+    const database = client.db(uniqueName("test"));
+    const uri = databaseUri(database, mongod.uri);
+    const programs = [];
+    const start = (mongodbUri = uri) => {
+      const env = { MONGODB_URI: mongodbUri, AMQP_URI: environment("POSTRIDER_TEST_AMQP_URI"), QUEUE: queue.name };
+      programs.push(startExample("consumer-rabbitmq.mjs", env));
+      return programs.at(-1);
     };
     try {
-      await work({ queue, database, start });
+      await work({ queue, database, uri, start });
     } finally {
-      for (const consumer of consumers) await consumer.kill();
+      for (const program of programs) await program.kill();
       await queue.close();
-      await close();
     }
   };
 }
@@ -104,10 +107,9 @@ test(
 
 test(
   "the_messages_of_a_producer_arrive_through_postrider",
-  withQueue("quorum", async ({ queue, database, start }) => {
+  withQueue("quorum", async ({ queue, database, uri, start }) => {
     const postrider = await startPostrider({
-      uri: environment("POSTRIDER_TEST_MONGODB_URI"),
-      database: database.databaseName,
+      uri,
       settings: {
         "relay.default_sink": "queue",
         "sinks.queue.kind": "rabbitmq",
@@ -116,7 +118,7 @@ test(
       },
     });
     try {
-      const producer = startExample("producer.mjs", { MONGODB_URI: databaseUri(database) });
+      const producer = startExample("producer.mjs", { MONGODB_URI: uri });
       for (let n = 1; n <= 10; n++) producer.write(`a ${n}\nb ${n}\n`);
       assert.equal(await producer.finish(), 0, producer.stderr);
       assert.equal(producer.lines.length, 20);
@@ -131,34 +133,21 @@ test(
   }),
 );
 
-describe("with a server of its own", () => {
-  let mongod, client;
-  before(async () => {
-    mongod = await startMongod({ replicaSet: "held" });
-    client = await new MongoClient(mongod.uri).connect();
-  });
-  after(async () => {
-    await client?.close();
-    await mongod?.stop();
-  });
-
-  test("an_effect_is_not_repeated_when_the_consumer_is_killed_between_commit_and_acknowledgement", async () => {
-    const database = client.db(uniqueName("test"));
-    const queue = await declareQueue({ type: "quorum" });
+test(
+  "an_effect_is_not_repeated_when_the_consumer_is_killed_between_commit_and_acknowledgement",
+  withQueue("quorum", async ({ queue, database, uri, start }) => {
     await queue.publish(messagesOf(["a"], 3));
-    const held = startConsumer(queue, await holdAfterCommit(client, database, mongod.uri));
-    let next;
+    const held = await holdAfterCommit(client, uri);
     try {
-      await held.until("a commit", async () => (await receivedCount(database)) === 1);
-      await held.kill();
-      next = startConsumer(queue, databaseUri(database, mongod.uri));
-      await next.until("the other effects", async () => (await receivedCount(database)) === 3);
-      assert.deepEqual(await received(database), { a: [1, 2, 3] });
-      assert.deepEqual(next.lines, ["a-1 again"]);
+      const consumer = start(held.uri);
+      await consumer.until("a commit", async () => (await receivedCount(database)) === 1);
+      await consumer.kill();
     } finally {
-      await held.kill();
-      await next?.kill();
-      await queue.close();
+      await held.release();
     }
-  });
-});
+    const next = start();
+    await next.until("the other effects", async () => (await receivedCount(database)) === 3);
+    assert.deepEqual(await received(database), { a: [1, 2, 3] });
+    assert.deepEqual(next.lines, ["a-1 again"]);
+  }),
+);

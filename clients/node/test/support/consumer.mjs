@@ -1,5 +1,3 @@
-import { databaseUri } from "./environment.mjs";
-
 /** Messages as Postrider sends them: `count` of each key, in turns; `n` counts within the key. */
 export function messagesOf(keys, count) {
   const messages = [];
@@ -24,20 +22,17 @@ export function expected(keys, count) {
   return Object.fromEntries(keys.map((key) => [key, Array.from({ length: count }, (_, at) => at + 1)]));
 }
 
-/** Holds the consumer after the commit and before its acknowledgement, with a server of the test's own. */
-export async function holdAfterCommit(client, database, uri) {
+/**
+ * The URI for a program that is held after its commit and before its acknowledgement; `release` ends that. The server
+ * must be the test's own.
+ */
+export async function holdAfterCommit(client, uri) {
   const appName = "held";
+  const set = (fields) => client.db("admin").command({ configureFailPoint: "failCommand", ...fields });
   // The server commits, and answers with a failed write concern: the driver repeats the commit for two minutes.
-  await client.db("admin").command({
-    configureFailPoint: "failCommand",
-    mode: "alwaysOn",
-    data: {
-      failCommands: ["commitTransaction"],
-      appName,
-      writeConcernError: { code: 64, errmsg: "held by the test" },
-    },
-  });
-  const address = new URL(databaseUri(database, uri));
+  const writeConcernError = { code: 64, errmsg: "held by the test" };
+  await set({ mode: "alwaysOn", data: { failCommands: ["commitTransaction"], appName, writeConcernError } });
+  const address = new URL(uri);
   address.searchParams.set("appName", appName);
-  return address.href;
+  return { uri: address.href, release: () => set({ mode: "off" }) };
 }

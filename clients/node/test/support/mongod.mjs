@@ -15,14 +15,21 @@ async function freePort() {
 }
 
 /**
- * A server of a test's own: a standalone one, or a replica set of one member, whose fail points no other process
- * replaces.
+ * A server of a test's own: a standalone one, or a replica set of one member. No other process replaces its fail points,
+ * and it ends the open transaction of a program that was killed after 3 s: by default MongoDB does so after 60 s, and
+ * until then what the transaction has written waits.
  */
 export async function startMongod({ replicaSet } = {}) {
   const folder = await mkdtemp(join(tmpdir(), "postrider-mongod-"));
   const port = await freePort();
   const options = ["--dbpath", folder, "--port", port, "--bind_ip", "127.0.0.1", "--nounixsocket"];
   options.push("--wiredTigerCacheSizeGB", "0.25", "--setParameter", "enableTestCommands=1");
+  options.push(
+    "--setParameter",
+    "transactionLifetimeLimitSeconds=3",
+    "--setParameter",
+    "diagnosticDataCollectionEnabled=false",
+  );
   if (replicaSet) options.push("--replSet", replicaSet, "--oplogSize", "64");
   const child = spawn(environment("POSTRIDER_TEST_MONGOD"), options.map(String), { stdio: "ignore" });
   const kill = () => child.kill("SIGKILL");
