@@ -97,8 +97,21 @@ const consumer = new Consumer({
   maxWaitTime: 500,
 });
 const stream = await consumer.consume({ topics: [process.env.TOPIC], mode: "committed", fallbackMode: "earliest" });
-for await (const message of stream) {
-  await handle(message);
-  await message.commit(); // After the commit of the transaction.
+// A stop leaves the group; of a program that is killed, the partitions wait for the session timeout.
+let isStopping = false;
+process.once("SIGTERM", () => {
+  isStopping = true;
+  stream.close();
+});
+try {
+  for await (const message of stream) {
+    await handle(message);
+    await message.commit(); // After the commit of the transaction.
+    if (isStopping) break;
+  }
+} finally {
+  await consumer.close(true);
+  await producer.close();
+  await client.close();
 }
 // docs:end consumer-kafka

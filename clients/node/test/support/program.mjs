@@ -43,6 +43,13 @@ class Program {
     return this.#child.exitCode;
   }
 
+  /** Asks it to stop, waits for its end, and returns its exit code. */
+  async stop() {
+    this.#child.kill("SIGTERM");
+    await this.#ended;
+    return this.#child.exitCode;
+  }
+
   /** Ends it at once, wherever it is. */
   async kill() {
     this.#kill();
