@@ -1,0 +1,34 @@
+//! The bridge: copies the undelivered documents of another outbox into `outbox_records`.
+//!
+//! ```text
+//! source collection ──scan, change stream──▶ read (mapping) ──▶ one transaction: mark the source, insert records
+//! ```
+//!
+//! A document is marked in the source's own terms, and only if its status is still the one that was read: one that
+//! changed meanwhile stays as it is. One process at a time copies, under a lease with an epoch; its document is
+//! written in every transaction, so that of two owners one meets a write conflict.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`config`] | the section `[adopt]` |
+//! | [`mapping`], [`presets`] | which field is what, and which status means what |
+//! | [`value`] | paths, constants and templates |
+//! | [`read`] | a source document → the record, or why it is left alone |
+//! | [`state`] | the document of the bridge: owner, epoch, place in the change stream |
+//! | [`copy`] | one transaction |
+//! | [`source`] | the scan and the change stream |
+//! | [`bridge`] | the loop |
+//! | [`old_relay`] | whether the old relay still runs |
+//! | [`metrics`] | what is counted |
+
+pub mod bridge;
+pub mod config;
+pub mod copy;
+pub mod mapping;
+pub mod metrics;
+pub mod old_relay;
+pub mod presets;
+pub mod read;
+pub mod source;
+pub mod state;
+pub mod value;

@@ -1,0 +1,150 @@
+//! The document of the bridge: who copies, in which epoch, and its place in the change stream.
+//!
+//! `{prefix}outbox_control` has one document for each source, `{_id: "adopt:<database>.<collection>", owner,
+//! ownedUntil, epoch, session, token}`. Each transaction of the bridge changes it in its epoch, so an owner that was
+//! replaced copies nothing. `session` is that of the owner's transactions: one that a dead owner has left open is
+//! ended by its successor.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use mongodb::options::ReturnDocument;
+use mongodb::{ClientSession, Collection};
+use postrider_outbox::collections::{Collections, names};
+use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
+
+use crate::mapping::Mapping;
+
+/// How long an owner may be silent before another process takes its place.
+pub const LEASE: Duration = Duration::from_secs(10);
+
+/// What the document says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BridgeState {
+    /// Counts the owners.
+    pub epoch: i64,
+    /// The place in the change stream; absent while everything must be scanned.
+    pub token: Option<Bson>,
+    /// The session of the owner before.
+    pub earlier_session: Option<Document>,
+}
+
+/// The document of one source.
+#[derive(Clone, Debug)]
+pub struct BridgeStore {
+    collection: Collection<Document>,
+    id: String,
+}
+
+impl BridgeStore {
+    /// The document of this source.
+    pub fn new(outbox: &Collections, mapping: &Mapping) -> Self {
+        let collection = outbox.collection(names::CONTROL);
+        Self { collection, id: format!("adopt:{}", mapping.source()) }
+    }
+
+    /// Takes or renews the right to copy; `None` while another process has it.
+    pub(crate) async fn own(
+        &self,
+        owner: &str,
+        session: &Document,
+    ) -> Result<Option<BridgeState>, StoreError> {
+        let inserting = self.collection.insert_one(doc! { "_id": &self.id, "epoch": 0_i64 });
+        match within("create the state of the bridge", limits::BATCH_TIMEOUT, inserting).await {
+            Err(error) if error.code() != Some(DUPLICATE_KEY) => return Err(error),
+            _ => {}
+        }
+        let free = doc! {
+            "_id": &self.id,
+            "$or": [
+                { "owner": owner },
+                { "ownedUntil": null },
+                { "$expr": { "$lte": ["$ownedUntil", "$$NOW"] } },
+            ],
+        };
+        let is_own = doc! { "$eq": ["$owner", owner] };
+        let update = vec![doc! { "$set": {
+            "epoch": { "$cond": [is_own.clone(), "$epoch", { "$add": ["$epoch", 1_i64] }] },
+            "earlierSession": { "$cond": [is_own, "$earlierSession", { "$ifNull": ["$session", null] }] },
+            "owner": owner,
+            "ownedUntil": until(),
+            "session": { "$literal": session },
+        } }];
+        let taking = self
+            .collection
+            .find_one_and_update(free, update)
+            .return_document(ReturnDocument::After);
+        let found = within("own the bridge", limits::BATCH_TIMEOUT, taking).await?;
+        Ok(found.map(|found| BridgeState {
+            epoch: found.get_i64("epoch").unwrap_or_default(),
+            token: found.get("token").filter(|token| **token != Bson::Null).cloned(),
+            earlier_session: found.get_document("earlierSession").ok().cloned(),
+        }))
+    }
+
+    /// Renews the lease, in the transaction of a batch, and stores the place behind it; `false` if another process
+    /// copies.
+    pub(crate) async fn advance(
+        &self,
+        session: &mut ClientSession,
+        owner: &str,
+        epoch: i64,
+        token: Option<&Bson>,
+    ) -> Result<bool, StoreError> {
+        let update = self.advanced(token);
+        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
+        let updating = self.collection.update_one(ours, update).session(session);
+        let updated = within("advance the bridge", limits::BATCH_TIMEOUT, updating).await?;
+        Ok(updated.matched_count == 1)
+    }
+
+    /// The same outside of a transaction.
+    pub(crate) async fn keep(
+        &self,
+        owner: &str,
+        epoch: i64,
+        token: Option<&Bson>,
+    ) -> Result<bool, StoreError> {
+        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
+        let updating = self.collection.update_one(ours, self.advanced(token));
+        let updated = within("keep the bridge", limits::BATCH_TIMEOUT, updating).await?;
+        Ok(updated.matched_count == 1)
+    }
+
+    fn advanced(&self, token: Option<&Bson>) -> Vec<Document> {
+        let mut set = doc! { "ownedUntil": until() };
+        if let Some(token) = token {
+            set.insert("token", doc! { "$literal": token });
+        }
+        vec![doc! { "$set": set }]
+    }
+
+    /// Forgets the place: the next owner scans.
+    pub(crate) async fn forget_place(&self, owner: &str, epoch: i64) -> Result<bool, StoreError> {
+        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
+        let updating = self.collection.update_one(ours, doc! { "$unset": { "token": "" } });
+        let updated =
+            within("forget the place of the bridge", limits::BATCH_TIMEOUT, updating).await?;
+        Ok(updated.matched_count == 1)
+    }
+
+    /// Gives the right up, so that another process does not wait for the end of the lease.
+    pub(crate) async fn disown(&self, owner: &str) -> Result<(), StoreError> {
+        let ours = doc! { "_id": &self.id, "owner": owner };
+        let update = doc! { "$unset": { "ownedUntil": "", "session": "", "earlierSession": "", "owner": "" } };
+        let leaving = self.collection.update_one(ours, update);
+        within("leave the bridge to others", limits::BATCH_TIMEOUT, leaving).await.map(drop)
+    }
+
+    /// Whether a place in the change stream is stored.
+    pub async fn has_place(&self) -> Result<bool, StoreError> {
+        let finding = self.collection.find_one(doc! { "_id": &self.id, "token": { "$ne": null } });
+        Ok(within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?.is_some())
+    }
+}
+
+/// The end of a lease that begins now, by the server's clock.
+fn until() -> Document {
+    let millis = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
+    doc! { "$add": ["$$NOW", millis] }
+}
