@@ -119,7 +119,7 @@ async fn documents_without_a_status_are_followed_from_the_stored_place() {
     until_copied(&test, 2).await;
     bridge.stop().await;
 
-    assert_eq!(test.ids().await, [2, 3].map(Bson::from));
+    assert_eq!(test.ids().await, [2_i64, 3].map(Bson::from));
 
     // A lost place: the collection is dropped.
     let mut bridge = run(&[]);
