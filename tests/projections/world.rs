@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use mongodb::Database;
+use mongodb::{Client, Database};
 use postrider::context::{Context, ContextSettings};
 use postrider::events::feed::{Feed, FeedConfig, FeedEvent, FeedFilter};
 use postrider::events::{Append, EventStore, NewEvent};
@@ -80,6 +80,13 @@ impl World {
 
     pub fn model_with(&self, settings: ReadModelSettings) -> ReadModel {
         ReadModel::new(self.feed.clone(), self.database(), "carts", settings).unwrap()
+    }
+
+    /// The read model in another process.
+    pub fn model_at(client: Client, database: &str, settings: ReadModelSettings) -> ReadModel {
+        let context = ContextSettings { feed: true, ..ContextSettings::new(database) };
+        let feed = Feed::new(Context::new(client.clone(), context));
+        ReadModel::new(feed, client.database(database), "carts", settings).unwrap()
     }
 
     /// Appends events with these names; each body has a number.

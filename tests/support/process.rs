@@ -125,7 +125,13 @@ impl Process {
         Self { child, stdout, stderr, readers }
     }
 
-    async fn until_ended(&mut self, limit: Duration) -> Ended {
+    /// Whether it has ended by itself or by a signal.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits until it has ended, by itself or by a signal.
+    pub async fn until_ended(&mut self, limit: Duration) -> Ended {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -308,7 +314,7 @@ impl Postrider {
 
     /// Whether it has ended by itself or by a signal.
     pub fn has_ended(&mut self) -> bool {
-        self.process.child.try_wait().unwrap().is_some()
+        self.process.has_ended()
     }
 
     /// Waits until it has ended, by itself or by a signal.

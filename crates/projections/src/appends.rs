@@ -44,7 +44,7 @@ impl AppendCutter {
     /// Takes the next page; returns batches of about `limit` events. The last one advances to the end
     /// of what is whole.
     pub(crate) fn add(&mut self, page: FeedPage, limit: usize) -> Vec<Batch> {
-        let FeedPage { feed, items, next, head } = page;
+        let FeedPage { feed, items, next, .. } = page;
         let mut appends: Vec<Vec<FeedEvent>> = Vec::new();
         let held = std::mem::take(&mut self.held);
         for event in held.into_iter().chain(items) {
@@ -55,13 +55,17 @@ impl AppendCutter {
         }
         let mut end = next;
         let last = appends.last().and_then(|append| append.last());
-        // A page ends in the middle of an append only at its last event, and never at the head.
-        if last.is_some_and(|last| last.position == next) && next < head {
+        if last.is_some_and(|last| end_of_append(last) > next) {
             self.held = appends.pop().unwrap_or_default();
             end = self.held.first().map_or(next, |first| first.position - 1);
         }
         batches(&feed, appends, end, limit)
     }
+}
+
+/// The position of the last event of its append.
+fn end_of_append(event: &FeedEvent) -> i64 {
+    event.position - event.index + event.event_count - 1
 }
 
 fn is_of(append: &[FeedEvent], event: &FeedEvent) -> bool {
@@ -100,14 +104,20 @@ mod tests {
 
     use super::*;
 
+    /// The only event of the append `stream`.
+    fn event(position: i64, stream: &str) -> FeedEvent {
+        event_of(position, stream, 0, 1)
+    }
+
     /// An event of the append `stream`.
-    fn event(position: i64, stream: &str, index: i64) -> FeedEvent {
+    fn event_of(position: i64, stream: &str, index: i64, event_count: i64) -> FeedEvent {
         FeedEvent {
             position,
             aggregate_name: "order".into(),
             aggregate_id: stream.into(),
             version: 1,
             index,
+            event_count,
             id: format!("{stream}-{index}"),
             name: "E".into(),
             revision: None,
@@ -138,25 +148,27 @@ mod tests {
     #[test]
     fn append_that_a_page_cuts_is_held_until_it_is_whole() {
         let mut cutter = AppendCutter::default();
-        let first = vec![event(1, "a", 0), event(2, "b", 0), event(3, "b", 1)];
+        let b = |position, index| event_of(position, "b", index, 4);
+        let first = vec![event(1, "a"), b(2, 0), b(3, 1)];
 
         let whole = cutter.add(page(first, 3, 6), 100);
         assert_eq!(shape(&whole), [(vec!["a-0".into()], 1)]);
 
-        let still_cut = cutter.add(page(vec![event(4, "b", 2)], 4, 6), 100);
+        let still_cut = cutter.add(page(vec![b(4, 2)], 4, 6), 100);
         assert_eq!(shape(&still_cut), [(vec![], 1)]);
 
-        let rest = cutter.add(page(vec![event(5, "b", 3), event(6, "c", 0)], 6, 6), 100);
+        let rest = cutter.add(page(vec![b(5, 3), event(6, "c")], 6, 6), 100);
         assert_eq!(shape(&rest), [(vec!["b-0+b-1+b-2+b-3".into(), "c-0".into()], 6)]);
     }
 
     #[test]
-    fn append_is_whole_where_the_page_read_beyond_it() {
+    fn append_is_whole_where_its_other_events_do_not_pass_the_filter() {
         let mut cutter = AppendCutter::default();
 
-        let batches = cutter.add(page(vec![event(1, "a", 0)], 5, 9), 100);
+        // The second of three events.
+        let batches = cutter.add(page(vec![event_of(2, "a", 1, 3)], 3, 9), 100);
 
-        assert_eq!(shape(&batches), [(vec!["a-0".into()], 5)]);
+        assert_eq!(shape(&batches), [(vec!["a-1".into()], 3)]);
     }
 
     #[test]
@@ -169,12 +181,12 @@ mod tests {
     #[test]
     fn batches_have_whole_appends_up_to_the_limit() {
         let events = vec![
-            event(2, "a", 0),
-            event(3, "a", 1),
-            event(4, "a", 2),
-            event(6, "b", 0),
-            event(7, "c", 0),
-            event(8, "d", 0),
+            event_of(2, "a", 0, 3),
+            event_of(3, "a", 1, 3),
+            event_of(4, "a", 2, 3),
+            event(6, "b"),
+            event(7, "c"),
+            event(8, "d"),
         ];
 
         let batches = AppendCutter::default().add(page(events, 9, 9), 2);
@@ -187,7 +199,7 @@ mod tests {
 
     #[test]
     fn failing_append_is_split_from_its_batch() {
-        let events = ["a", "b", "c"].iter().zip([1, 3, 5]).map(|(it, at)| event(at, it, 0));
+        let events = ["a", "b", "c"].iter().zip([1, 3, 5]).map(|(it, at)| event(at, it));
         let mut batches = AppendCutter::default().add(page(events.collect(), 6, 6), 100);
 
         let parts = batches.remove(0).split_at(1);

@@ -43,6 +43,10 @@ impl ApplyError {
         Err(self)
     }
 
+    pub(crate) fn into_source(self) -> Box<dyn Error + Send + Sync> {
+        self.source
+    }
+
     /// The text of the error, with its sources.
     pub(crate) fn detail(&self) -> String {
         chain(&*self.source)

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use futures_util::FutureExt;
-use mongodb::Database;
+use mongodb::{ClientSession, Database};
 use postrider_store::text::chain;
 use postrider_store::{StoreError, limits, within};
 use tokio_util::sync::CancellationToken;
@@ -99,21 +99,23 @@ impl ReadModel {
             BUILDING: { "$exists": false },
         };
         let to = doc! { "$set": { NEWEST: next.0, BUILDING: next.0 } };
-        let begun = self.transact("begin a rebuild", &mut |session| {
-            let (database, checkpoint) = (self.database.clone(), checkpoint.clone());
-            let (unbegun, to) = (unbegun.clone(), to.clone());
-            async move {
-                let models = database.collection::<Document>(READ_MODELS);
-                let begun = models.update_one(unbegun, to).session(&mut *session).await?;
-                if begun.matched_count == 1 {
-                    let stored = database.collection::<Document>(CHECKPOINTS);
-                    stored.insert_one(checkpoint).session(&mut *session).await?;
+        let has_begun = self
+            .transact("begin a rebuild", &mut |session| {
+                let (database, checkpoint) = (self.database.clone(), checkpoint.clone());
+                let (unbegun, to) = (unbegun.clone(), to.clone());
+                async move {
+                    let models = database.collection::<Document>(READ_MODELS);
+                    let begun = models.update_one(unbegun, to).session(&mut *session).await?;
+                    if begun.matched_count == 1 {
+                        let stored = database.collection::<Document>(CHECKPOINTS);
+                        stored.insert_one(checkpoint).session(&mut *session).await?;
+                    }
+                    Ok(begun.matched_count == 1)
                 }
-                Ok(begun.matched_count == 1)
-            }
-            .boxed()
-        });
-        if begun.await? {
+                .boxed()
+            })
+            .await?;
+        if has_begun {
             info!(read_model = self.name.as_str(), generation = next.0, "a rebuild has begun");
             return Ok(next);
         }
@@ -225,7 +227,7 @@ impl ReadModel {
         }
         self.until_no_reader_uses_it().await?;
         let (name, id) = (self.name.as_str().to_owned(), self.id(generation));
-        let dropped = self.transact("drop a generation", &mut |session| {
+        let is_dropped = self.transact("drop a generation", &mut |session| {
             let (database, name, id) = (self.database.clone(), name.clone(), id.clone());
             async move {
                 let models = database.collection::<Document>(READ_MODELS);
@@ -243,8 +245,8 @@ impl ReadModel {
                 Ok(updated.matched_count == 1)
             }
             .boxed()
-        });
-        if !dropped.await? {
+        }).await?;
+        if !is_dropped {
             return Err(ProjectionError::Live { generation });
         }
         self.drop_collections(generation).await?;
@@ -299,7 +301,7 @@ impl ReadModel {
 async fn touch(
     database: &Database,
     ids: &[String; 2],
-    session: &mut mongodb::ClientSession,
+    session: &mut ClientSession,
 ) -> mongodb::error::Result<Option<[Checkpoint; 2]>> {
     let stored = database.collection::<Document>(CHECKPOINTS);
     let mut found = Vec::new();
