@@ -78,21 +78,21 @@ impl Projector for CartProjector {
     ) -> Result<(), ApplyError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let carts = into.collection::<Document>("carts");
+        // All events of an append are of one aggregate.
+        let id = format!("{}/{}", append[0].aggregate_name, append[0].aggregate_id);
+        let found = carts.find_one(doc! { "_id": &id }).session(into.session()).await?;
+        let mut cart = found.as_ref().map(Cart::read).unwrap_or_default();
         for event in append {
             if event.name == POISON && self.failures.load(Ordering::Relaxed) > 0 {
                 self.failures.fetch_sub(1, Ordering::Relaxed);
                 return Err(ApplyError::new("cannot be applied").at(event));
             }
-            let id = format!("{}/{}", event.aggregate_name, event.aggregate_id);
-            let found = carts.find_one(doc! { "_id": &id }).session(into.session()).await?;
-            let before = found.as_ref().map(Cart::read).unwrap_or_default();
-            let FeedEvent { version, index, name, body, .. } = event;
-            let Cart { events, hash, is_erased } =
-                before.with(*version, *index, name, number(body));
-            let cart = doc! { "events": events, "hash": hash, "isErased": is_erased };
-            let replacing = carts.replace_one(doc! { "_id": id }, cart).upsert(true);
-            replacing.session(into.session()).await?;
+            cart = cart.with(event.version, event.index, &event.name, number(&event.body));
         }
+        let Cart { events, hash, is_erased } = cart;
+        let cart = doc! { "events": events, "hash": hash, "isErased": is_erased };
+        let replacing = carts.replace_one(doc! { "_id": id }, cart).upsert(true);
+        replacing.session(into.session()).await?;
         Ok(())
     }
 }
