@@ -125,11 +125,6 @@ impl Process {
         Self { child, stdout, stderr, readers }
     }
 
-    /// Whether it has ended by itself or by a signal.
-    pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
     /// Waits until it has ended, by itself or by a signal.
     pub async fn until_ended(&mut self, limit: Duration) -> Ended {
         let deadline = Instant::now() + limit;
