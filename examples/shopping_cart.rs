@@ -29,8 +29,8 @@ use mongodb::{Client, Database};
 use postrider::context::{Context, ContextSettings};
 use postrider::events::feed::{Feed, FeedEvent, FeedFilter};
 use postrider_projections::{
-    ApplyError, Change, EventPlace, GenerationWriter, Projector, ReadModel, ReadModelSettings,
-    StreamGuard,
+    ApplyError, Change, EventPlace, GenerationResolver, GenerationWriter, Projector, ReadModel,
+    ReadModelSettings, StreamGuard,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -44,10 +44,11 @@ async fn main() -> Result<ExitCode> {
     let database = client.database(&variable("DATABASE")?);
     match std::env::args().nth(1).as_deref() {
         Some("feed") => project_from_feed(database).await?,
+        Some("rebuild") => rebuild_from_feed(database).await?,
         Some("queue") => {
             project_from_queue(database, &variable("AMQP_URI")?, &variable("QUEUE")?).await?
         }
-        _ => bail!("usage: shopping_cart feed|queue"),
+        _ => bail!("usage: shopping_cart feed|rebuild|queue"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,6 +114,18 @@ impl Projector for Carts {
 pub async fn project_from_feed(database: Database) -> Result<()> {
     let carts = carts_of_feed(database)?;
     Ok(carts.run(&Carts, CancellationToken::new()).await?)
+}
+
+/// Makes a new generation of all events, next to the live one; then follows the feed with it.
+pub async fn rebuild_from_feed(database: Database) -> Result<()> {
+    let carts = carts_of_feed(database)?;
+    Ok(carts.rebuild(&Carts, CancellationToken::new()).await?)
+}
+
+/// Reads a cart of the live generation. A process has one resolver.
+pub async fn read_cart(resolver: &GenerationResolver, id: &str) -> Result<Option<Document>> {
+    let carts = resolver.resolve().await?.collection::<Document>("carts");
+    Ok(carts.find_one(doc! { "_id": id }).await?)
 }
 
 /// The read model of the feed.

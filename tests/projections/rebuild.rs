@@ -76,6 +76,27 @@ async fn switch_waits_while_the_new_generation_is_behind() {
     }
 }
 
+#[fixture::test]
+async fn switch_back_keeps_another_rebuild_that_has_begun() {
+    let world = World::new().await;
+    let model = world.model();
+    let old = run(&model, &CartProjector::default());
+    world.append_some(5).await;
+    let first = live(&model).await;
+    let second = model.begin_rebuild().await.unwrap();
+    let new = run_generation(&model, second, &CartProjector::default());
+    model.switch(second).await.unwrap();
+    let third = model.begin_rebuild().await.unwrap();
+
+    assert_eq!(model.switch(first).await.unwrap(), second);
+
+    let status = model.status().await.unwrap();
+    assert_eq!((status.live, status.building), (first, Some(third)));
+    for running in [old, new] {
+        running.stop().await;
+    }
+}
+
 /// After a restore the live generation cannot advance; the rebuild replaces it.
 #[fixture::test]
 async fn rebuild_replaces_a_generation_of_another_feed() {

@@ -186,7 +186,10 @@ async fn carts_are_the_same_from_feed_and_queue_whatever_is_killed() {
     .await;
     let expected = expected(&database).await;
     assert_eq!(expected.len(), CARTS);
-    let live = of_feed.resolver().resolve().await.unwrap();
+    let resolver = of_feed.resolver();
+    let first = example::read_cart(&resolver, "c-0").await.unwrap().unwrap();
+    assert_eq!(sorted(bson::Bson::Document(first).into_relaxed_extjson()), expected["c-0"]);
+    let live = resolver.resolve().await.unwrap();
     assert_eq!(contents(live.collection("carts")).await, expected);
     eventually("the carts of the queue", async || {
         contents(database.collection(example::OF_QUEUE)).await == expected

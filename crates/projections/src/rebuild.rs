@@ -194,11 +194,11 @@ impl ReadModel {
                 }
                 let models = database.collection::<Document>(READ_MODELS);
                 let is_live = doc! { "_id": &planned.name, LIVE: planned.from.0 };
-                let set = doc! {
-                    "$set": { LIVE: planned.to.0 },
-                    "$unset": { BUILDING: "" },
-                    "$currentDate": { SWITCHED_AT: true },
-                };
+                let set = vec![doc! { "$set": {
+                    LIVE: planned.to.0,
+                    BUILDING: building_without(planned.to),
+                    SWITCHED_AT: "$$NOW",
+                } }];
                 let updated = models.update_one(is_live, set).session(&mut *session).await?;
                 Ok(if updated.matched_count == 1 { Switched::Yes } else { Switched::Other })
             }
@@ -227,25 +227,25 @@ impl ReadModel {
         }
         self.until_no_reader_uses_it().await?;
         let (name, id) = (self.name.as_str().to_owned(), self.id(generation));
-        let is_dropped = self.transact("drop a generation", &mut |session| {
-            let (database, name, id) = (self.database.clone(), name.clone(), id.clone());
-            async move {
-                let models = database.collection::<Document>(READ_MODELS);
-                let other = doc! { "_id": name, LIVE: { "$ne": generation.0 } };
-                let is_built = doc! { "$eq": ["$building", generation.0] };
-                // In any case a write, which a switch at the same time conflicts with.
-                let building =
-                    doc! { "$cond": [is_built, "$$REMOVE", { "$ifNull": ["$building", "$$REMOVE"] }] };
-                let set = vec![doc! { "$set": { BUILDING: building, "droppedAt": "$$NOW" } }];
-                let updated = models.update_one(other, set).session(&mut *session).await?;
-                if updated.matched_count == 1 {
-                    let stored = database.collection::<Document>(CHECKPOINTS);
-                    stored.delete_one(doc! { "_id": id }).session(&mut *session).await?;
+        let is_dropped = self
+            .transact("drop a generation", &mut |session| {
+                let (database, name, id) = (self.database.clone(), name.clone(), id.clone());
+                async move {
+                    let models = database.collection::<Document>(READ_MODELS);
+                    let other = doc! { "_id": name, LIVE: { "$ne": generation.0 } };
+                    // In any case a write, which a switch at the same time conflicts with.
+                    let building = building_without(generation);
+                    let set = vec![doc! { "$set": { BUILDING: building, "droppedAt": "$$NOW" } }];
+                    let updated = models.update_one(other, set).session(&mut *session).await?;
+                    if updated.matched_count == 1 {
+                        let stored = database.collection::<Document>(CHECKPOINTS);
+                        stored.delete_one(doc! { "_id": id }).session(&mut *session).await?;
+                    }
+                    Ok(updated.matched_count == 1)
                 }
-                Ok(updated.matched_count == 1)
-            }
-            .boxed()
-        }).await?;
+                .boxed()
+            })
+            .await?;
         if !is_dropped {
             return Err(ProjectionError::Live { generation });
         }
@@ -312,6 +312,13 @@ async fn touch(
         found.extend(touched.as_ref().and_then(Checkpoint::read));
     }
     Ok(found.try_into().ok())
+}
+
+/// The generation that is being built, unless it is this one; an expression.
+fn building_without(generation: Generation) -> Document {
+    let is_this = doc! { "$eq": ["$building", generation.0] };
+    let other = doc! { "$ifNull": ["$building", "$$REMOVE"] };
+    doc! { "$cond": [is_this, "$$REMOVE", other] }
 }
 
 fn fail_if_stopped(checkpoint: &Checkpoint) -> Result<(), ProjectionError> {

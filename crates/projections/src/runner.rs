@@ -147,12 +147,15 @@ impl<P: Projector> Runner<'_, P> {
         let mut pages = Box::pin(pages);
         let mut cutter = AppendCutter::default();
         loop {
-            let Some(page) = self.next_page(&mut pages).await else {
-                return Ok(Interruption::Stopped);
-            };
-            let page = match page {
-                Ok(page) => page,
-                Err(error) => return self.unreadable(error, checkpoint),
+            let page = match self.next_page(&mut pages).await {
+                Some(Ok(page)) => page,
+                Some(Err(error)) => return self.unreadable(error, checkpoint),
+                None if self.stop.is_cancelled() => return Ok(Interruption::Stopped),
+                None => {
+                    let detail = "its reader ended by itself".to_owned();
+                    let error = StoreError::Answer { action: "read the feed", detail };
+                    return Ok(Interruption::Failed(error));
+                }
             };
             let mut batches: VecDeque<Batch> =
                 cutter.add(page, self.model.settings.batch_events).into();
@@ -168,7 +171,7 @@ impl<P: Projector> Runner<'_, P> {
         }
     }
 
-    /// The next page; `None` when it was asked to stop.
+    /// The next page; `None` when it was asked to stop, or the reader of the feed has panicked.
     async fn next_page(
         &self,
         pages: &mut (impl Stream<Item = Result<FeedPage, FeedError>> + Unpin),
