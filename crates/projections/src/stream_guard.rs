@@ -66,7 +66,7 @@ pub enum GuardError {
     )]
     MissingPredecessor {
         /// The id of the document.
-        document: Bson,
+        document: String,
         /// The stream, as `order/o-1`.
         stream: String,
         /// The version of the event.
@@ -82,7 +82,7 @@ pub enum GuardError {
     #[error("document {document}: the event cannot be applied")]
     Change {
         /// The id of the document.
-        document: Bson,
+        document: String,
         /// The error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -190,7 +190,7 @@ impl StreamGuard {
                     return Err(StoreError::Answer { action: "apply an event", detail }.into());
                 }
                 Ok(Tried::Gap(found)) if pause.is_none() => {
-                    return Err(missing(document, place, retries, found));
+                    return Err(missing(&document, place, retries, found));
                 }
                 Err(GuardError::Store(error)) if error.is_permanent() || pause.is_none() => {
                     return Err(error.into());
@@ -223,7 +223,7 @@ impl StreamGuard {
         }
         let changed = change(found.as_ref());
         let changed = changed.map_err(|error| GuardError::Change {
-            document: document.clone(),
+            document: document.to_string(),
             source: error.into_source(),
         })?;
         let is_new = found.is_none();
@@ -281,13 +281,13 @@ fn with(mut update: Document, path: String, place: &EventPlace) -> Document {
 }
 
 fn missing(
-    document: Bson,
+    document: &Bson,
     place: &EventPlace,
     retries: u32,
     found: Option<Document>,
 ) -> GuardError {
     GuardError::MissingPredecessor {
-        document,
+        document: document.to_string(),
         stream: format!("{}/{}", place.aggregate_name, place.aggregate_id),
         version: place.version,
         index: place.index,
