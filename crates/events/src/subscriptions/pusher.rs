@@ -260,7 +260,9 @@ impl Pusher {
                 SubscriptionState::WrongFeed => Some(false),
                 SubscriptionState::Paused => None,
             };
-            self.metrics.set(&subscription.name, lag, is_up);
+            let is_pull = subscription.kind == SubscriptionKind::Pull;
+            let parked = is_pull.then_some(subscription.parked);
+            self.metrics.set(&subscription.name, lag, is_up, parked);
         }
         Ok(())
     }
