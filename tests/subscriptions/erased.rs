@@ -1,4 +1,4 @@
-//! Erasures beside subscriptions.
+//! Erasures and the pages that subscriptions have read.
 
 use bson::doc;
 use postrider::events::{
