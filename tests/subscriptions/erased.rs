@@ -47,36 +47,3 @@ async fn page_read_before_an_erasure_is_not_copied_after_it() {
     pusher.stop().await;
     all.stop().await;
 }
-
-/// The erasure waits for the transaction, and finds its record.
-#[fixture::test]
-async fn copy_that_is_under_way_is_erased() {
-    let all = TestSubscriptions::new().await;
-    append_secret(&all.test.store).await;
-    all.test.until(1).await;
-    all.create(&push("everything", 1_000)).await;
-    let (pusher, recorder) = all.push_recorded().await;
-    let (send, erasing) = tokio::sync::oneshot::channel();
-    let (store, streams) = (all.test.store.clone(), all.test.outbox.client.clone());
-    let streams = streams.database(&all.test.outbox.database);
-    recorder.after(
-        |command| command.name == "insert" && command.sent.contains_key("txnNumber"),
-        async move || {
-            let _ = send.send(tokio::spawn(async move { erase(&store).await }));
-            let streams = streams.collection::<bson::Document>("order_event_stream");
-            crate::support::outbox::eventually("empty events", || async {
-                streams.count_documents(doc! { "erased": true }).await.unwrap() == 1
-            })
-            .await;
-        },
-    );
-
-    let erased = erasing.await.unwrap().await.unwrap();
-
-    assert_eq!(erased.state, ErasureState::Complete);
-    assert_eq!(with_the_secret(&all).await, 0);
-    all.until_position("everything", 2).await;
-    assert_eq!(with_the_secret(&all).await, 0);
-    pusher.stop().await;
-    all.stop().await;
-}
