@@ -10,7 +10,7 @@
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
 # Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python schemathesis faketime toolchain helm
-# (only installed); deny (for `make lint`, only by its name).
+# node go java (only installed); deny (for `make lint`, only by its name).
 # Without names: all but that.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
@@ -22,7 +22,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/services/common.sh"
 
 servers=(mongodb mongodb-auth rabbitmq kafka prometheus)
-tools=(mongosh python schemathesis faketime toolchain helm)
+tools=(mongosh python schemathesis faketime toolchain helm node go java)
 by_name=(deny)
 
 # shellcheck source=services/wheel.sh

