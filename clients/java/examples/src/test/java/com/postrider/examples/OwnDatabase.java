@@ -42,19 +42,23 @@ final class OwnDatabase implements AutoCloseable {
         return collection(collection).find().into(new ArrayList<>());
     }
 
-    /** Lets the next commit of a client of this database fail, so that the driver repeats the transaction. */
-    void failNextCommit() {
-        client.getDatabase("admin")
+    /**
+     * Lets the next commit of a client of this database fail, so that the driver repeats the transaction. Returns how
+     * often the fail point of the server has been hit.
+     */
+    int failNextCommit() {
+        return client.getDatabase("admin")
                 .runCommand(Document.parse("{configureFailPoint: 'failCommand', mode: {times: 1}, data: {"
                         + "failCommands: ['commitTransaction'], errorCode: 251, "
-                        + "errorLabels: ['TransientTransactionError'], appName: '" + name + "'}}"));
+                        + "errorLabels: ['TransientTransactionError'], appName: '" + name + "'}}"))
+                .getInteger("count");
     }
 
     /** Turns the fail point off, and returns whether a commit has failed: another test may have replaced it. */
-    boolean hasCommitFailed() {
+    boolean hasCommitFailedSince(int hits) {
         Document answer = client.getDatabase("admin")
                 .runCommand(new Document("configureFailPoint", "failCommand").append("mode", "off"));
-        return answer.getInteger("count") > 0;
+        return answer.getInteger("count") > hits;
     }
 
     @Override
