@@ -6,22 +6,8 @@
 # Environment: POSTRIDER_TEST_MONGODB_URI, POSTRIDER_TEST_AMQP_URI, POSTRIDER_TEST_KAFKA_BROKERS, POSTRIDER_TEST_MONGOD
 # (scripts/services.sh env), POSTRIDER_BIN (the built daemon), POSTRIDER_TEST_PYTHON3 (else python3).
 
-# shellcheck source=../../scripts/services/common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/services/common.sh"
-# shellcheck source=../../scripts/services/python.sh
-source "$repo/scripts/services/python.sh"
-cd "$repo/clients/python"
-
-if [[ -n ${POSTRIDER_TEST_PYTHON3:-} ]]; then
-  python3() { "$POSTRIDER_TEST_PYTHON3" "$@"; }
-  export -f python3
-fi
-
-requirements=$PWD/requirements/test.txt
-# Named by the pins, so that new ones make a new folder.
-installed=$cache/python-client-$(sha256sum "$requirements" | cut -c 1-12)
-[[ -x $installed/python ]] || install_python python-client "$requirements" "$installed" \
-  'import build, confluent_kafka, flit_core, jsonschema, mypy, opentelemetry.sdk, pika, pymongo, pytest'
+# shellcheck source=clients/python/prepare.sh
+source "$(dirname "${BASH_SOURCE[0]}")/prepare.sh"
 python() { "$installed/python" "$@"; }
 
 # What the tools write stays out of the sources.

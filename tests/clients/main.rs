@@ -1,4 +1,4 @@
-//! The producer library in Rust against the conformance cases of all languages, with a real MongoDB.
+//! The client libraries with real servers: that in Rust by itself, and those of all languages around one relay.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
 
@@ -8,6 +8,7 @@ mod support;
 mod cases;
 mod consumers;
 mod enqueued;
+mod history;
 mod probe;
 mod refused;
 mod schema;

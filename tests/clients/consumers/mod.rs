@@ -1,6 +1,6 @@
 //! The consumers of `examples/`, killed in the middle: each message has its effect once.
 
 mod kafka;
-mod programs;
+pub mod programs;
 mod rabbitmq;
 mod versions;
