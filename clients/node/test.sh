@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 # The packages of the lock file, unless they are there.
 if ! cmp --silent package-lock.json node_modules/.installed; then
-  npm ci --prefer-offline --ignore-scripts
+  npm ci --prefer-offline --ignore-scripts --loglevel=error
   cp package-lock.json node_modules/.installed
 fi
 if grep -q '"resolved"' package-lock.json; then
