@@ -1,0 +1,132 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/postrider/postrider/clients/go/examples/internal/testbroker"
+	"github.com/postrider/postrider/clients/go/examples/internal/testprogram"
+	"github.com/postrider/postrider/clients/go/internal/mongotest"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+func TestMain(m *testing.M) { testprogram.Main(m, main) }
+
+// scene is a topic, a database and the program.
+type scene struct {
+	t     *testing.T
+	topic *testbroker.Topic
+	db    *mongo.Database
+}
+
+func newScene(t *testing.T, partitions int32) *scene {
+	t.Helper()
+	client := mongotest.Client(t)
+	return &scene{t, testbroker.NewTopic(t, partitions), mongotest.Database(t, client)}
+}
+
+func (s *scene) group() string { return s.topic.Name }
+
+func (s *scene) start() *testprogram.Program {
+	s.t.Helper()
+	return testprogram.Start(s.t, nil, "MONGODB_URI="+mongotest.URI(s.t, s.db),
+		"KAFKA_BROKERS="+mongotest.Env(s.t, "POSTRIDER_TEST_KAFKA_BROKERS"), "TOPIC="+s.topic.Name, "GROUP="+s.group())
+}
+
+func TestConsumerAppliesEachMessageOnceWhenKafkaRepeats(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 2)
+	messages := testbroker.Messages(12, "a", "b", "c")
+	s.topic.Publish(append(messages, messages...)...)
+
+	consumer := s.start()
+
+	testbroker.AwaitEffects(t, s.db.Collection("received"), messages)
+	mongotest.Eventually(t, "all repetitions", func() bool { return strings.Count(consumer.Output(), " again\n") == 12 })
+	mongotest.Eventually(t, "all offsets", func() bool { return s.topic.Committed(s.group()) == 24 })
+	consumer.Stop(syscall.SIGTERM)
+}
+
+func TestConsumerAppliesEachMessageOnceWhenKilledBetweenCommitAndOffset(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1)
+	received := s.db.Collection("received")
+	unlock := testbroker.Lock(t, received, "locked")
+	messages := append(testbroker.Messages(9, "a", "b", "c"), testbroker.Message{ID: "m", Key: "locked", Body: `{"n":7}`})
+	s.topic.Publish(messages...)
+	consumer := s.start()
+	// All came at once, and the last one waits for the lock: no offset is committed.
+	mongotest.Eventually(t, "all but one effect", func() bool { return testbroker.CountEffects(t, received) == 9 })
+	consumer.Kill()
+	if offsets := s.topic.Committed(s.group()); offsets != 0 {
+		t.Fatalf("offset %d is committed, so the kill was not where it should be", offsets)
+	}
+	unlock()
+
+	consumer = s.start() // and Kafka waits until the session of the killed one ends
+
+	testbroker.AwaitEffects(t, received, messages)
+	mongotest.Eventually(t, "the offsets", func() bool { return s.topic.Committed(s.group()) == 10 })
+	if n := strings.Count(consumer.Output(), " again\n"); n != 9 {
+		t.Errorf("%d messages were repeated, want 9", n)
+	}
+}
+
+func TestConsumerContinuesAtItsOffsetWhenStopped(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 2)
+	messages := testbroker.Messages(10, "a", "b", "c")
+	s.topic.Publish(messages[:6]...)
+	consumer := s.start()
+	mongotest.Eventually(t, "the first offsets", func() bool { return s.topic.Committed(s.group()) == 6 })
+	consumer.Stop(syscall.SIGTERM)
+	s.topic.Publish(messages[6:]...)
+
+	consumer = s.start()
+
+	testbroker.AwaitEffects(t, s.db.Collection("received"), messages)
+	if consumer.Prints(" again\n") {
+		t.Error("a message was repeated after an orderly stop")
+	}
+}
+
+func TestConsumerProducesPoisonMessagesToTheDeadTopic(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1)
+	received := s.db.Collection("received")
+	if _, err := received.InsertOne(t.Context(), bson.M{"_id": "stuck", "n": "not an array"}); err != nil {
+		t.Fatal(err)
+	}
+	s.topic.Publish(
+		testbroker.Message{ID: "not-json", Key: "a", Body: "{"},
+		testbroker.Message{ID: "effect", Key: "stuck", Body: `{"n":1}`},
+		testbroker.Message{Key: "without-id", Body: `{"n":1}`},
+		testbroker.Message{ID: "behind", Key: "a", Body: `{"n":2}`},
+	)
+
+	s.start()
+
+	for _, want := range []struct{ id, failure string }{
+		{"not-json", "unexpected end of JSON input"}, {"effect", "must be an array"}, {"", "no message-id"},
+	} {
+		letter := s.topic.DeadLetter()
+		if letter["message-id"] != want.id || letter["message-type"] != "OrderChanged" ||
+			!strings.Contains(letter["failure"], want.failure) {
+			t.Errorf("headers of the dead letter = %v, want those of %q and the failure %q", letter, want.id, want.failure)
+		}
+	}
+	mongotest.Eventually(t, "the effect of the message behind", func() bool {
+		n, err := received.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "a"}, {Key: "n", Value: bson.A{2}}})
+		return n == 1 && err == nil
+	})
+	var counted struct{ Attempts int }
+	failed := bson.D{{Key: "_id.message", Value: "effect"}}
+	if err := s.db.Collection("inbox_failures").FindOne(t.Context(), failed).Decode(&counted); err != nil {
+		t.Fatal(err)
+	}
+	if counted.Attempts != maxAttempts {
+		t.Errorf("%d attempts, want %d", counted.Attempts, maxAttempts)
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/postrider/postrider/clients/go/examples/internal/testbroker"
+	"github.com/postrider/postrider/clients/go/examples/internal/testprogram"
+	"github.com/postrider/postrider/clients/go/internal/mongotest"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+func TestMain(m *testing.M) { testprogram.Main(m, main) }
+
+// event returns the message of an event: its payload has 10 × version + index as n.
+func event(aggregate string, version int64, index, count int32) testbroker.Message {
+	n := 10*version + int64(index)
+	return testbroker.Message{
+		ID: fmt.Sprintf("%s-%d", aggregate, n), Key: aggregate, Body: fmt.Sprintf(`{"n":%d}`, n),
+		Headers: map[string]any{
+			"aggregate-id": aggregate, "aggregate-version": version, "event-index": index, "event-count": count,
+		},
+	}
+}
+
+// scene is a queue, a database and the program.
+type scene struct {
+	t      *testing.T
+	queue  *testbroker.Queue
+	states *mongo.Collection
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	db := mongotest.Database(t, mongotest.Client(t))
+	return &scene{t, testbroker.NewQueue(t, "quorum"), db.Collection("states")}
+}
+
+func (s *scene) start(amqpURI string) *testprogram.Program {
+	s.t.Helper()
+	return testprogram.Start(s.t, nil, "MONGODB_URI="+mongotest.URI(s.t, s.states.Database()), "AMQP_URI="+amqpURI,
+		"QUEUE="+s.queue.Name)
+}
+
+func (s *scene) uri() string { return mongotest.Env(s.t, "POSTRIDER_TEST_AMQP_URI") }
+
+func (s *scene) checkState(want state, aggregate string) {
+	s.t.Helper()
+	var got state
+	if err := s.states.FindOne(s.t.Context(), bson.M{"_id": aggregate}).Decode(&got); err != nil {
+		s.t.Fatal(err)
+	}
+	if got != want {
+		s.t.Errorf("state of %s = %+v, want %+v", aggregate, got, want)
+	}
+}
+
+func TestConsumerAppliesEventsInTheOrderOfTheirVersions(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	events := []testbroker.Message{
+		event("a", 1, 0, 2), event("b", 1, 0, 1), event("a", 1, 1, 2), event("a", 2, 0, 1), event("a", 3, 0, 3),
+		event("b", 2, 0, 1), event("a", 3, 1, 3),
+	}
+	for i, message := range events {
+		s.queue.Publish(message)
+		s.queue.Publish(events[:i+1]...) // old ones come late, and the last one again
+	}
+
+	s.start(s.uri())
+
+	testbroker.AwaitEffects(t, s.states, events)
+	s.queue.Publish(event("c", 1, 0, 1)) // behind all repetitions
+	testbroker.AwaitEffects(t, s.states, append(events, event("c", 1, 0, 1)))
+	s.checkState(state{Version: 3, Index: 1, Count: 3}, "a")
+}
+
+func TestConsumerAppliesEachEventOnceWhenKilled(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var events []testbroker.Message
+	for version := range int64(6) {
+		events = append(events, event("a", version+1, 0, 2), event("a", version+1, 1, 2))
+	}
+	s.queue.Publish(events...)
+	for range 3 { // fewer times than a message has attempts
+		proxy := testbroker.NewProxy(t, 2)
+		consumer := s.start(proxy.URI)
+		<-proxy.Lost
+		consumer.Kill()
+	}
+
+	s.start(s.uri())
+
+	testbroker.AwaitEffects(t, s.states, events)
+}
+
+func TestConsumerRejectsEventsBehindAGapAfterFiveAttempts(t *testing.T) {
+	t.Parallel()
+	for name, missing := range map[string][]testbroker.Message{
+		"no first version":    {event("a", 2, 0, 1)},
+		"no first event":      {event("a", 1, 1, 2)},
+		"a version is absent": {event("a", 1, 0, 1), event("a", 3, 0, 1)},
+		"an event is absent":  {event("a", 1, 0, 3), event("a", 1, 2, 3)},
+		"a version is open":   {event("a", 1, 0, 2), event("a", 2, 0, 1)},
+		"no header":           {{ID: "no header", Key: "a", Body: `{"n":1}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			applied, last := missing[:len(missing)-1], missing[len(missing)-1]
+			s.queue.Publish(append(missing, event("b", 1, 0, 1))...)
+
+			s.start(s.uri())
+
+			if id := s.queue.DeadLetter(); id != last.ID {
+				t.Errorf("dead letter %s, want %s", id, last.ID)
+			}
+			testbroker.AwaitEffects(t, s.states, append(applied[:len(applied):len(applied)], event("b", 1, 0, 1)))
+		})
+	}
+}
+
+func TestConsumerAppliesAnEventWhoseGapIsFilledByAnother(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.queue.Publish(event("a", 2, 0, 1))
+	consumer := s.start(s.uri())
+	mongotest.Eventually(t, "an attempt", func() bool { return consumer.Prints(errGap.Error()) })
+
+	// What another consumer does with version 1.
+	if _, err := s.states.InsertOne(t.Context(), bson.D{
+		{Key: "_id", Value: "a"}, {Key: "version", Value: 1}, {Key: "index", Value: 0}, {Key: "count", Value: 1},
+		{Key: "n", Value: bson.A{10}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	testbroker.AwaitEffects(t, s.states, []testbroker.Message{event("a", 1, 0, 1), event("a", 2, 0, 1)})
+}

@@ -1,0 +1,100 @@
+package testbroker
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/clients/go/internal/mongotest"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Topic is a topic with a topic for its dead letters.
+type Topic struct {
+	Name  string
+	t     testing.TB
+	kafka *kgo.Client
+}
+
+// NewTopic makes a topic with this number of partitions, and deletes it at the end of the test.
+func NewTopic(t testing.TB, partitions int32) *Topic {
+	t.Helper()
+	topic := &Topic{Name: "go-" + rand.Text()[:12], t: t}
+	dead := topic.Name + ".dead"
+	kafka, err := kgo.NewClient(
+		kgo.SeedBrokers(strings.Split(mongotest.Env(t, "POSTRIDER_TEST_KAFKA_BROKERS"), ",")...),
+		kgo.ConsumeTopics(dead),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.UnknownTopicRetries(-1),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic.kafka = kafka
+	admin := kadm.NewClient(kafka)
+	made, err := admin.CreateTopics(t.Context(), partitions, 1, nil, topic.Name, dead)
+	if err == nil {
+		err = made.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.DeleteTopics(context.Background(), topic.Name, dead); err != nil {
+			t.Error(err)
+		}
+		kafka.Close()
+	})
+	return topic
+}
+
+// Publish sends messages, and waits for their confirms.
+func (topic *Topic) Publish(messages ...Message) {
+	topic.t.Helper()
+	var records []*kgo.Record
+	for _, message := range messages {
+		records = append(records, &kgo.Record{
+			Topic: topic.Name, Key: []byte(message.Key), Value: []byte(message.Body),
+			Headers: []kgo.RecordHeader{
+				{Key: "message-id", Value: []byte(message.ID)}, {Key: "message-type", Value: []byte("OrderChanged")},
+			},
+		})
+	}
+	if err := topic.kafka.ProduceSync(topic.t.Context(), records...).FirstErr(); err != nil {
+		topic.t.Fatal(err)
+	}
+}
+
+// DeadLetter waits for a dead letter, and returns its headers.
+func (topic *Topic) DeadLetter() map[string]string {
+	topic.t.Helper()
+	ctx, cancel := context.WithTimeout(topic.t.Context(), mongotest.WaitLimit)
+	defer cancel()
+	fetches := topic.kafka.PollRecords(ctx, 1)
+	if err := fetches.Err(); err != nil {
+		topic.t.Fatalf("no dead letter: %v", err)
+	}
+	headers := make(map[string]string)
+	for _, header := range fetches.Records()[0].Headers {
+		headers[header.Key] = string(header.Value)
+	}
+	return headers
+}
+
+// Committed returns the sum of the offsets that a group has committed.
+func (topic *Topic) Committed(group string) int64 {
+	topic.t.Helper()
+	offsets, err := kadm.NewClient(topic.kafka).FetchOffsets(topic.t.Context(), group)
+	if err != nil {
+		topic.t.Fatal(err)
+	}
+	var sum int64
+	offsets.Each(func(offset kadm.OffsetResponse) {
+		if offset.Topic == topic.Name {
+			sum += max(offset.At, 0)
+		}
+	})
+	return sum
+}
