@@ -35,6 +35,8 @@ if (($# == 0)); then
   # Not those that create the schema by mongosh, as its administrator.
   cargo test "${tests[@]}" --test deployment -- schema::applying schema::a_changed_retention schema::ten_instances schema::verify
   unset POSTRIDER_TEST_ROLES
+  say test "running the tests of the client libraries…"
+  scripts/clients.sh
   say test "running the examples in the documentation…"
   cargo test "${tests[@]}" --doc
 fi

@@ -72,8 +72,10 @@ impl Alone {
         let record = NewRecord::new("OrderCreated", body())
             .key(aggregate)
             .header("aggregate-name", "order")
+            .header("aggregate-id", aggregate)
             .header("aggregate-version", version)
             .header("event-index", 0)
+            .header("event-count", 1)
             .header("request-id", request);
         self.outbox.enqueue(&mut session, record).await?;
         session.commit_transaction().await

@@ -133,6 +133,24 @@ impl<'de> Deserialize<'de> for DurationText {
     }
 }
 
+/// How long a page may wait: a duration of at most 60 s.
+#[derive(Clone, Copy, Debug, Default, ToSchema)]
+#[schema(value_type = String, pattern = "^([0-9]{1,4}(ms|s|m)){1,3}$", example = "30s")]
+pub struct Wait(pub Duration);
+
+impl Wait {
+    const MAX: Duration = Duration::from_secs(60);
+}
+
+impl<'de> Deserialize<'de> for Wait {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| match HumanDuration::parse(&text) {
+            Ok(duration) if duration <= Self::MAX => Ok(Self(duration)),
+            _ => Err("must be a duration of at most 60s, such as 30s".to_owned()),
+        })
+    }
+}
+
 /// The id of a record as text: a UUID, ObjectId, integer or string. `uuid:`, `oid:`, `int:` and `str:`
 /// force one.
 #[derive(Clone, Debug, Default, ToSchema)]

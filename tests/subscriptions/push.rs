@@ -33,6 +33,8 @@ async fn matching_events_are_copied_once_in_each_replay() {
     assert_eq!(headers.get_str("aggregate-name").unwrap(), "order");
     assert_eq!(headers.get_str("aggregate-id").unwrap(), "1");
     assert_eq!(headers.get_i32("aggregate-version").unwrap(), 1);
+    assert_eq!(headers.get_i32("event-index").unwrap(), 0);
+    assert_eq!(headers.get_i32("event-count").unwrap(), 1);
     assert_eq!(headers.get_str("subscription").unwrap(), "billing");
     assert_eq!(headers.get_str("request-id").unwrap(), "a");
 
@@ -63,7 +65,15 @@ async fn concurrent_appends_are_copied_once_in_order() {
 
     let total = (0..200).map(|n| 1 + n % 3).sum::<i64>();
     all.until_position("everything", total).await;
-    assert_once_in_order(&all.copies("everything").await, 1..=total);
+    let copies = all.copies("everything").await;
+    assert_once_in_order(&copies, 1..=total);
+    for copy in &copies {
+        let headers = copy.get_document("headers").unwrap();
+        let number: i64 = headers.get_str("request-id").unwrap().parse().unwrap();
+        let count = headers.get_i32("event-count").unwrap();
+        assert_eq!(i64::from(count), 1 + number % 3, "{copy}");
+        assert!((0..count).contains(&headers.get_i32("event-index").unwrap()), "{copy}");
+    }
     pusher.stop().await;
     all.stop().await;
 }

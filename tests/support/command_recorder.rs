@@ -72,6 +72,11 @@ impl CommandRecorder {
         self.inner.stop.lock().unwrap().is_none()
     }
 
+    /// All commands so far, in the order of their answers.
+    pub fn all(&self) -> Vec<Command> {
+        self.inner.answered.lock().unwrap().clone()
+    }
+
     /// The commands of this name so far, in the order of their answers.
     pub fn commands(&self, name: &str) -> Vec<Command> {
         let answered = self.inner.answered.lock().unwrap();

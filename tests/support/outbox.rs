@@ -148,7 +148,7 @@ impl TestOutbox {
     }
 }
 
-async fn client(uri: &str) -> Client {
+pub async fn client(uri: &str) -> Client {
     postrider::store::connect::client(uri).await.unwrap()
 }
 

@@ -139,6 +139,11 @@ impl Process {
         }
     }
 
+    /// Whether it has ended by itself or by a signal.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// What it has written to standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.lock().unwrap().clone()
@@ -308,7 +313,7 @@ impl Postrider {
 
     /// Whether it has ended by itself or by a signal.
     pub fn has_ended(&mut self) -> bool {
-        self.process.child.try_wait().unwrap().is_some()
+        self.process.has_ended()
     }
 
     /// Waits until it has ended, by itself or by a signal.

@@ -40,10 +40,14 @@ pub(crate) fn documents(append: &PreparedAppend, place: Place) -> Vec<RawDocumen
 
 fn headers(append: &PreparedAppend, place: Place, index: usize) -> RawDocumentBuf {
     let given = &append.append;
+    let integer = |number| i32::try_from(number).unwrap_or(i32::MAX);
     let mut headers = RawDocumentBuf::new();
     headers.append(cstr!("aggregate-name"), given.name.as_str());
+    headers.append(cstr!("aggregate-id"), given.id.as_str());
     headers.append(cstr!("aggregate-version"), place.version_as_stored());
-    headers.append(cstr!("event-index"), i32::try_from(index).unwrap_or(i32::MAX));
+    headers.append(cstr!("event-index"), integer(index));
+    // The version is complete with the event before this index.
+    headers.append(cstr!("event-count"), integer(given.events.len()));
     append_text(&mut headers, cstr!("command-id"), given.command_id.as_ref());
     headers.append(cstr!("request-id"), given.request_id.as_str());
     append_text(&mut headers, cstr!("traceparent"), given.trace.parent.as_ref());

@@ -168,7 +168,7 @@ impl UnitOfWork {
     /// An invalid record.
     pub fn enqueue(&mut self, record: NewRecord) -> Result<RecordId, UnitError> {
         let id = record.record_id().clone();
-        let document = record.into_document()?;
+        let document = record.into_document().map_err(mongodb::error::Error::from)?;
         let raw = RawDocumentBuf::try_from(&document).map_err(mongodb::error::Error::custom)?;
         if document.get_str(STATUS).is_ok_and(|status| status == PENDING) {
             self.wakes.push(document.get_str(KEY).ok().map(ScanHint::of_key));

@@ -166,14 +166,14 @@ impl From<Bson> for RecordId {
     }
 }
 
-impl From<&RecordId> for Bson {
-    fn from(id: &RecordId) -> Self {
+impl From<RecordId> for Bson {
+    fn from(id: RecordId) -> Self {
         match id {
-            RecordId::Uuid(id) => Bson::Binary(bson::Uuid::from_uuid_1(*id).into()),
-            RecordId::ObjectId(id) => Bson::ObjectId(*id),
-            RecordId::String(text) => Bson::String(text.clone()),
-            RecordId::Int(number) => Bson::Int64(*number),
-            RecordId::Other(other) => other.clone(),
+            RecordId::Uuid(id) => Bson::Binary(bson::Uuid::from_uuid_1(id).into()),
+            RecordId::ObjectId(id) => Bson::ObjectId(id),
+            RecordId::String(text) => Bson::String(text),
+            RecordId::Int(number) => Bson::Int64(number),
+            RecordId::Other(other) => other,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`fields`], [`collections`] | names of fields and collections |
-//! | [`enqueue`] | inserts a record in the caller's transaction |
+//! | [`new_record`], [`enqueue`], [`probe`] | for producers: a record, its insertion in the caller's transaction, and whether that works |
 //! | [`record`], [`content`], [`payload`], `extjson` | reads a record: what the relay needs, what the producer wrote |
 //! | [`snapshot`], [`position`], `merge` | reads what is pending, as of one point in time |
 //! | [`lease`] | leases records, by the server's clock |
@@ -32,9 +32,11 @@ pub mod json_view;
 pub mod lease;
 pub mod list;
 mod merge;
+pub mod new_record;
 pub mod partition;
 pub mod payload;
 pub mod position;
+pub mod probe;
 pub mod prune;
 pub mod reason;
 pub mod record;
@@ -47,4 +49,6 @@ pub mod stats;
 pub mod undecoded;
 pub mod wakeup;
 
-pub use enqueue::{NewRecord, Outbox};
+pub use enqueue::Outbox;
+pub use new_record::{EnqueueRefusal, NewRecord};
+pub use probe::ProbeError;

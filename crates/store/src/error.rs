@@ -173,7 +173,8 @@ impl StoreError {
     }
 }
 
-fn driver_code(error: &DriverError) -> Option<i32> {
+/// Returns the server's error code in an error of the driver, if any.
+pub fn driver_code(error: &DriverError) -> Option<i32> {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => Some(command.code),
         ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),

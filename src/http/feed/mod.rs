@@ -2,19 +2,18 @@
 
 mod forms;
 
-use std::time::Duration;
-
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::events::Flaw;
 use crate::events::feed::{FeedError, FeedEvent, FeedFilter};
+use crate::events::json::checked;
 use crate::http::extract::{Call, NoParameters, ReadScope};
-use crate::http::params::{Bounded, DurationText, Limit};
+use crate::http::params::{Bounded, Limit, Wait};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::http::stream::accepts;
@@ -23,9 +22,6 @@ use self::forms::{FeedReader, LastEventId};
 
 /// Events of a page, by default.
 const DEFAULT_LIMIT: u32 = 100;
-
-/// The longest wait of a page.
-const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(read_feed))
@@ -42,9 +38,11 @@ struct FeedQuery {
     /// The id of the feed that `after` is of. Always give it with a stored position.
     feed: Option<String>,
     /// Aggregate names, separated by commas; all without it.
-    aggregates: Option<String>,
+    #[param(value_type = Option<String>)]
+    aggregates: Option<AggregateNames>,
     /// Names of events, separated by commas; all without it.
-    events: Option<String>,
+    #[param(value_type = Option<String>)]
+    events: Option<EventNames>,
     /// Of this tenant only.
     tenant_id: Option<String>,
     /// The most events: 100 of a page by default, all up to the head as NDJSON. Server-sent events have no limit.
@@ -52,7 +50,7 @@ struct FeedQuery {
     limit: Option<Limit<10_000>>,
     /// How long to wait for an event where the page has none, such as `30s`; at most 60s.
     #[param(inline)]
-    wait: Option<DurationText>,
+    wait: Option<Wait>,
 }
 
 /// A page of the feed.
@@ -98,18 +96,16 @@ async fn read_feed(
     let is_stream = accepts(&headers, "text/event-stream");
     let is_lines = !is_stream && accepts(&headers, "application/x-ndjson");
     let FeedQuery { after, feed, aggregates, events, tenant_id, limit, wait } = call.query;
-    let filter = FeedFilter { aggregates: names(aggregates), events: names(events), tenant_id };
-    let mut flaws = filter.flaws();
+    let aggregates = aggregates.unwrap_or_default().0;
+    let events = events.unwrap_or_default().0;
+    let filter = FeedFilter { aggregates, events, tenant_id };
+    let mut flaws = Vec::new();
     let mut place = (feed, after.map_or(0, |after| after.0));
     if is_stream && let Some(id) = LastEventId::of(&headers) {
         match id {
             Ok(LastEventId { feed, position }) => place = (Some(feed), position),
             Err(flaw) => flaws.push(flaw),
         }
-    }
-    let wait = wait.map(|wait| wait.0);
-    if wait.is_some_and(|wait| wait > MAX_WAIT) {
-        flaws.push(Flaw::new("wait", format!("is longer than {} s", MAX_WAIT.as_secs())));
     }
     let detail = "is of pages alone: omit it for lines and server-sent events";
     if wait.is_some() && (is_stream || is_lines) {
@@ -128,13 +124,44 @@ async fn read_feed(
     } else if is_lines {
         reader.lines(place, limit).await
     } else {
-        reader.page(place, limit.unwrap_or(DEFAULT_LIMIT), wait.unwrap_or_default()).await
+        reader.page(place, limit.unwrap_or(DEFAULT_LIMIT), wait.unwrap_or_default().0).await
     }
 }
 
-/// Names that are separated by commas.
-fn names(text: Option<String>) -> Vec<String> {
-    text.map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default()
+/// Aggregate names, separated by commas.
+#[derive(Debug, Default)]
+struct AggregateNames(Vec<String>);
+
+impl<'de> Deserialize<'de> for AggregateNames {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| {
+            let filter = FeedFilter { aggregates: names(&text), ..FeedFilter::default() };
+            sound(&filter).map(|()| Self(filter.aggregates))
+        })
+    }
+}
+
+/// Names of events, separated by commas.
+#[derive(Debug, Default)]
+struct EventNames(Vec<String>);
+
+impl<'de> Deserialize<'de> for EventNames {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        checked(from, |text: String| {
+            let filter = FeedFilter { events: names(&text), ..FeedFilter::default() };
+            sound(&filter).map(|()| Self(filter.events))
+        })
+    }
+}
+
+fn names(text: &str) -> Vec<String> {
+    text.split(',').map(str::to_owned).collect()
+}
+
+/// Everything that is wrong with a filter of one field, as one text.
+fn sound(filter: &FeedFilter) -> Result<(), String> {
+    let details: Vec<String> = filter.flaws().into_iter().map(|flaw| flaw.detail).collect();
+    if details.is_empty() { Ok(()) } else { Err(details.join("; ")) }
 }
 
 impl From<FeedError> for Problem {

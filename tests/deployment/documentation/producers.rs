@@ -52,7 +52,13 @@ async fn the_example_in_rust_writes_records_in_both_ways() {
     let outbox = outbox().await;
     let writes = Writes::of(&outbox).await;
 
-    example::run(outbox.client.clone(), &outbox.database).await.unwrap();
+    let database = outbox.client.database(&outbox.database);
+    example::change_order(&database, "order-7", 1).await.unwrap();
+    let mut session = outbox.client.start_session().await.unwrap();
+    let writing = session
+        .start_transaction()
+        .and_run2(async |session| example::by_driver(session, &database).await);
+    writing.await.unwrap();
 
     assert_eq!(outbox.count(doc! {}).await, 2);
     writes.judge().await.unwrap();

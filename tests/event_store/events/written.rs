@@ -77,8 +77,10 @@ async fn append_writes_a_stream_and_a_record_per_event() {
             "payload": payload,
             "headers": {
                 "aggregate-name": "order",
+                "aggregate-id": "order-123",
                 "aggregate-version": 1,
                 "event-index": index as i32,
+                "event-count": 2,
                 "command-id": "c-1",
                 "request-id": "r-1",
                 "traceparent": "00-1-2-01",

@@ -17,7 +17,10 @@ pub enum FeedError {
         actual: String,
     },
     /// The position is beyond the head: no event has had it.
-    #[error("position {after} is ahead of the feed, whose head is {head}")]
+    #[error(
+        "position {after} is ahead of the feed, whose head is {head}: read from a position that the feed \
+         has given; after a restore rebuild from position 0"
+    )]
     PositionAhead {
         /// The position.
         after: i64,

@@ -62,6 +62,9 @@ pub struct FeedEvent {
     /// The index of the event in its append, from 0.
     #[cfg_attr(feature = "json", schema(example = 0))]
     pub index: i64,
+    /// The number of events of its append, of which a filter may exclude some.
+    #[cfg_attr(feature = "json", schema(example = 1))]
+    pub event_count: i64,
     /// The event's id: also that of its message.
     pub id: String,
     /// The event's name.
@@ -351,7 +354,8 @@ impl Found {
 /// The events of an append whose last one has this position.
 fn events(position: i64, mut stream: EventStream) -> impl Iterator<Item = FeedEvent> {
     let body = std::mem::take(&mut stream.body);
-    let first = position - i64::try_from(body.len()).unwrap_or(0) + 1;
+    let event_count = i64::try_from(body.len()).unwrap_or(0);
+    let first = position - event_count + 1;
     // The last event takes the fields that all have; the others copy them.
     let streams = std::iter::repeat_n(stream, body.len());
     (0_i64..).zip(body).zip(streams).map(move |((index, event), stream)| FeedEvent {
@@ -360,6 +364,7 @@ fn events(position: i64, mut stream: EventStream) -> impl Iterator<Item = FeedEv
         aggregate_id: stream.aggregate_id,
         version: stream.version,
         index,
+        event_count,
         id: event.id,
         name: event.name,
         revision: event.revision,

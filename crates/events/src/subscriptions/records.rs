@@ -90,6 +90,7 @@ fn headers(subscription: &Subscription, event: &FeedEvent) -> RawDocumentBuf {
     headers.append(cstr!("aggregate-id"), event.aggregate_id.as_str());
     append_integer(&mut headers, cstr!("aggregate-version"), event.version);
     append_integer(&mut headers, cstr!("event-index"), event.index);
+    append_integer(&mut headers, cstr!("event-count"), event.event_count);
     headers.append(cstr!("event-id"), event.id.as_str());
     append_text(&mut headers, cstr!("command-id"), event.command_id.as_ref());
     headers.append(cstr!("request-id"), event.request_id.as_str());

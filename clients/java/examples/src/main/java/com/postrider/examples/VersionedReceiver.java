@@ -1,0 +1,159 @@
+package com.postrider.examples;
+
+// docs:begin consumer-versions
+import com.mongodb.ConnectionString;
+import com.mongodb.ErrorCategory;
+import com.mongodb.MongoException;
+import com.mongodb.MongoSocketException;
+import com.mongodb.MongoTimeoutException;
+import com.mongodb.client.MongoClient;
+import com.mongodb.client.MongoClients;
+import com.mongodb.client.MongoCollection;
+import com.mongodb.client.MongoDatabase;
+import com.mongodb.client.model.Filters;
+import com.mongodb.client.model.FindOneAndUpdateOptions;
+import com.mongodb.client.model.ReturnDocument;
+import com.mongodb.client.model.UpdateOptions;
+import com.mongodb.client.model.Updates;
+import com.rabbitmq.client.Channel;
+import com.rabbitmq.client.Connection;
+import com.rabbitmq.client.ConnectionFactory;
+import com.rabbitmq.client.Delivery;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import org.bson.Document;
+
+/** Takes the messages of appended events, each once, without an inbox: guarded by their version. */
+public final class VersionedReceiver {
+    private static final int MAX_ATTEMPTS = 5;
+    private static final long RETRY_PAUSE_MILLIS = 500;
+
+    private final MongoCollection<Document> states;
+    private final MongoCollection<Document> failures;
+
+    private VersionedReceiver(MongoDatabase database) {
+        states = database.getCollection("states");
+        failures = database.getCollection("inbox_failures");
+    }
+
+    /** The place of an event in its stream. */
+    private record Place(long version, long index) implements Comparable<Place> {
+        @Override
+        public int compareTo(Place other) {
+            int byVersion = Long.compare(version, other.version);
+            return byVersion != 0 ? byVersion : Long.compare(index, other.index);
+        }
+    }
+
+    /** Applies the event if it is the next one; does nothing if it was applied before. */
+    private void applyNext(Delivery delivery) {
+        Map<String, Object> headers = headersOf(delivery);
+        String aggregate = headers.get("aggregate-id").toString();
+        Place place = new Place(number(headers, "aggregate-version"), number(headers, "event-index"));
+        Document state = states.find(Filters.eq("_id", aggregate)).first();
+        Place next = next(state);
+        if (place.compareTo(next) < 0) {
+            return;
+        }
+        if (place.compareTo(next) > 0) {
+            throw new IllegalStateException(aggregate + ": " + place + " came, " + next + " is next");
+        }
+        Document payload = Document.parse(new String(delivery.getBody(), StandardCharsets.UTF_8));
+        // The guard and the effect are one write: only the state that was read is changed.
+        long changed = states.updateOne(
+                        Filters.and(
+                                Filters.eq("_id", aggregate),
+                                Filters.eq("version", state == null ? null : state.get("version")),
+                                Filters.eq("index", state == null ? null : state.get("index"))),
+                        Updates.combine(
+                                Updates.set("version", place.version()),
+                                Updates.set("index", place.index()),
+                                Updates.set("count", number(headers, "event-count")),
+                                Updates.push("n", payload.get("n"))),
+                        new UpdateOptions().upsert(state == null))
+                .getModifiedCount();
+        if (changed == 0 && state != null) {
+            throw new IllegalStateException(aggregate + ": another consumer has changed it; look again");
+        }
+    }
+
+    private static Place next(Document state) {
+        if (state == null) {
+            return new Place(1, 0);
+        }
+        long version = state.getLong("version");
+        long index = state.getLong("index");
+        boolean complete = index + 1 == state.getLong("count");
+        return complete ? new Place(version + 1, 0) : new Place(version, index + 1);
+    }
+
+    private static Map<String, Object> headersOf(Delivery delivery) {
+        return Objects.requireNonNullElse(delivery.getProperties().getHeaders(), Map.of());
+    }
+
+    private static long number(Map<String, Object> headers, String name) {
+        return ((Number) headers.get(name)).longValue();
+    }
+
+    private void handle(Channel channel, Delivery delivery) throws Exception {
+        long tag = delivery.getEnvelope().getDeliveryTag();
+        // A quorum queue counts the deliveries that ended without an answer, as after a crash.
+        int crashes = headersOf(delivery).get("x-delivery-count") instanceof Number number ? number.intValue() : 0;
+        int attempts = crashes;
+        while (attempts < MAX_ATTEMPTS) {
+            try {
+                applyNext(delivery);
+                channel.basicAck(tag, false);
+                return;
+            } catch (RuntimeException e) {
+                System.out.println(delivery.getProperties().getMessageId() + " " + e);
+                if (!isPassing(e)) {
+                    attempts = crashes + countFailure(delivery.getProperties().getMessageId(), e);
+                }
+            }
+            Thread.sleep(RETRY_PAUSE_MILLIS);
+        }
+        channel.basicReject(tag, false); // Without requeue: to the dead-letter exchange.
+    }
+
+    /** Whether MongoDB is at fault, or another consumer has made the first state, and not the message. */
+    private static boolean isPassing(RuntimeException error) {
+        return error instanceof MongoSocketException
+                || error instanceof MongoTimeoutException
+                || error instanceof MongoException mongo
+                        && ErrorCategory.fromErrorCode(mongo.getCode()) == ErrorCategory.DUPLICATE_KEY;
+    }
+
+    private int countFailure(String message, RuntimeException failure) {
+        return failures.findOneAndUpdate(
+                        Filters.eq("_id", new Document("consumer", "states").append("message", message)),
+                        Updates.combine(Updates.inc("attempts", 1), Updates.set("failure", failure.toString())),
+                        new FindOneAndUpdateOptions().upsert(true).returnDocument(ReturnDocument.AFTER))
+                .getInteger("attempts");
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        ConnectionString uri = new ConnectionString(System.getenv("MONGODB_URI"));
+        ConnectionFactory factory = new ConnectionFactory();
+        factory.setUri(System.getenv("AMQP_URI"));
+        try (MongoClient client = MongoClients.create(uri);
+                Connection connection = factory.newConnection();
+                Channel channel = connection.createChannel()) {
+            VersionedReceiver consumer = new VersionedReceiver(client.getDatabase(uri.getDatabase()));
+            BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
+            channel.basicQos(1);
+            channel.basicConsume(
+                    System.getenv("QUEUE"),
+                    false,
+                    (tag, delivery) -> deliveries.add(delivery),
+                    tag -> System.exit(1)); // The queue was deleted.
+            while (true) {
+                consumer.handle(channel, deliveries.take());
+            }
+        }
+    }
+}
+// docs:end consumer-versions

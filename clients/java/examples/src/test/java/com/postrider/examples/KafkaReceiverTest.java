@@ -1,0 +1,153 @@
+package com.postrider.examples;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.stream.IntStream;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+import org.bson.Document;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+class KafkaReceiverTest {
+    private static final int KEYS = 4;
+    private static final int MESSAGES = 160;
+    private static final List<Integer> KILLS = List.of(20, 80);
+
+    private final Map<String, Object> brokers =
+            Map.of("bootstrap.servers", Example.environment("POSTRIDER_TEST_KAFKA_BROKERS"));
+    private final String topic = "java-" + UUID.randomUUID();
+    private final Admin admin = Admin.create(brokers);
+    private final KafkaProducer<String, String> producer =
+            new KafkaProducer<>(brokers, new StringSerializer(), new StringSerializer());
+    private final OwnDatabase own = new OwnDatabase();
+
+    @BeforeEach
+    void createTopics() throws Exception {
+        List<NewTopic> topics = List.of(new NewTopic(topic, 2, (short) 1), new NewTopic(topic + ".dead", 1, (short) 1));
+        admin.createTopics(topics).all().get();
+    }
+
+    @AfterEach
+    void deleteTopics() throws Exception {
+        admin.deleteTopics(List.of(topic, topic + ".dead")).all().get();
+        admin.close();
+        producer.close();
+        own.close();
+    }
+
+    @Test
+    void eachMessageHasItsEffectOnceAlthoughTheConsumerIsKilled() throws Exception {
+        for (int i = 0; i < MESSAGES; i++) {
+            publish(i);
+            if (i % 10 == 9) { // As after a crash of the relay.
+                publish(i - 1);
+                publish(i);
+            }
+        }
+        for (int effects : KILLS) {
+            try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+                consumer.await(effects + " effects", () -> own.effects("received") >= effects);
+                consumer.kill();
+            }
+        }
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            consumer.await("all effects", () -> own.effects("received") >= MESSAGES);
+            assertEquals(143, consumer.stop(), "the exit code of a JVM that SIGTERM ends");
+            assertEquals(
+                    "stopped",
+                    consumer.output().lines().reduce((first, last) -> last).orElse(""));
+        }
+
+        List<Integer> once = IntStream.range(0, MESSAGES / KEYS).boxed().toList();
+        for (int key = 0; key < KEYS; key++) {
+            assertEquals(once, own.effectsOn("received", "key-" + key));
+        }
+        assertEquals(MESSAGES, own.collection("inbox").countDocuments());
+    }
+
+    @Test
+    void messageThatNeverWorksGoesToTheTopicOfDeadOnesAfterFiveAttempts() throws Exception {
+        send("a", "poison", "not JSON");
+        send("a", null, "{}");
+        publish(0);
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            consumer.await("the message behind them", () -> own.effects("received") == 1);
+
+            List<ConsumerRecord<String, String>> dead = readDead(2);
+            ConsumerRecord<String, String> poison = dead.stream()
+                    .filter(letter -> letter.value().equals("not JSON"))
+                    .findFirst()
+                    .orElseThrow();
+            assertEquals("a", poison.key());
+            assertEquals("poison", header(poison, "message-id"));
+            assertNotNull(header(poison, "failure"));
+            List<Document> failures = own.all("inbox_failures");
+            assertEquals(1, failures.size());
+            assertEquals(5, failures.get(0).getInteger("attempts"));
+        }
+    }
+
+    private List<ConsumerRecord<String, String>> readDead(int count) {
+        try (KafkaConsumer<String, String> consumer =
+                new KafkaConsumer<>(new HashMap<>(brokers), new StringDeserializer(), new StringDeserializer())) {
+            List<TopicPartition> partitions = List.of(new TopicPartition(topic + ".dead", 0));
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            List<ConsumerRecord<String, String>> dead = new ArrayList<>();
+            long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
+            while (dead.size() < count && System.nanoTime() < deadline) {
+                consumer.poll(Duration.ofSeconds(1)).forEach(dead::add);
+            }
+            assertEquals(count, dead.size());
+            return dead;
+        }
+    }
+
+    private static String header(ConsumerRecord<String, String> message, String name) {
+        return new String(message.headers().lastHeader(name).value(), StandardCharsets.UTF_8);
+    }
+
+    private void publish(int i) throws Exception {
+        send("key-" + i % KEYS, "message-" + i, new Document("n", i / KEYS).toJson());
+    }
+
+    /** Publishes as the relay does. */
+    private void send(String key, String id, String payload) throws Exception {
+        ProducerRecord<String, String> message = new ProducerRecord<>(topic, key, payload);
+        if (id != null) {
+            message.headers().add("message-id", id.getBytes(StandardCharsets.UTF_8));
+        }
+        producer.send(message).get();
+    }
+
+    private Map<String, String> environment() {
+        return Map.of(
+                "MONGODB_URI",
+                own.uri,
+                "KAFKA_BROKERS",
+                Example.environment("POSTRIDER_TEST_KAFKA_BROKERS"),
+                "TOPIC",
+                topic,
+                "GROUP",
+                topic,
+                "INSTANCE",
+                "one");
+    }
+}

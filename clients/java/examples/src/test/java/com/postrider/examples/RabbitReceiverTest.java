@@ -1,0 +1,83 @@
+package com.postrider.examples;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.IntStream;
+import org.bson.Document;
+import org.junit.jupiter.api.Test;
+
+class RabbitReceiverTest {
+    private static final int KEYS = 4;
+    private static final int MESSAGES = 160;
+    private static final List<Integer> KILLS = List.of(20, 60, 100);
+
+    @Test
+    void eachMessageHasItsEffectOnceAlthoughTheConsumerIsKilled() throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue()) {
+            for (int i = 0; i < MESSAGES; i++) {
+                publish(queue, i);
+                if (i % 10 == 9) { // As after a crash of the relay.
+                    publish(queue, i - 1);
+                    publish(queue, i);
+                }
+            }
+            Map<String, String> environment = environment(own, queue);
+            for (int effects : KILLS) {
+                try (Example consumer = new Example(RabbitReceiver.class, environment)) {
+                    consumer.await(effects + " effects", () -> own.effects("received") >= effects);
+                    consumer.kill();
+                }
+            }
+            try (Example consumer = new Example(RabbitReceiver.class, environment)) {
+                consumer.await("all effects", () -> own.effects("received") >= MESSAGES);
+                queue.publish("end", Map.of("message-key", "end"), "{\"n\": 1}");
+                consumer.await("the end of the queue", () -> own.effects("received") > MESSAGES);
+            }
+
+            List<Integer> once = IntStream.range(0, MESSAGES / KEYS).boxed().toList();
+            for (int key = 0; key < KEYS; key++) {
+                assertEquals(once, own.effectsOn("received", "key-" + key));
+            }
+            assertEquals(0, queue.deadLetters());
+            assertEquals(MESSAGES + 1, own.collection("inbox").countDocuments());
+        }
+    }
+
+    @Test
+    void messageThatNeverWorksLeavesTheQueueAfterFiveAttempts() throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue();
+                Example consumer = new Example(RabbitReceiver.class, environment(own, queue))) {
+            queue.publish("poison", Map.of("message-key", "a"), "not JSON");
+            queue.publish(null, new HashMap<>(), "{}");
+            queue.publish("no-key", new HashMap<>(), "{\"n\": 1}");
+            publish(queue, 0);
+
+            consumer.await("dead letters", () -> queue.deadLetters() == 3);
+            consumer.await("the message behind them", () -> own.effects("received") == 1);
+
+            assertEquals("not JSON", queue.takeDeadLetter());
+            for (Document failure : own.all("inbox_failures")) {
+                assertEquals(5, failure.getInteger("attempts"), failure.toJson());
+            }
+            assertEquals(2, own.all("inbox_failures").size());
+            assertEquals(1, own.collection("inbox").countDocuments());
+        }
+    }
+
+    private static void publish(OwnQueue queue, int i) throws Exception {
+        String payload = new Document("n", i / KEYS).toJson();
+        queue.publish("message-" + i, Map.of("message-key", "key-" + i % KEYS), payload);
+    }
+
+    private static Map<String, String> environment(OwnDatabase own, OwnQueue queue) {
+        return Map.of(
+                "MONGODB_URI", own.uri,
+                "AMQP_URI", Example.environment("POSTRIDER_TEST_AMQP_URI"),
+                "QUEUE", queue.name);
+    }
+}

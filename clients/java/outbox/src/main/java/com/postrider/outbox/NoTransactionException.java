@@ -1,0 +1,20 @@
+package com.postrider.outbox;
+
+/** A record was to be enqueued in a session that has no running transaction. Nothing was sent to MongoDB. */
+public final class NoTransactionException extends IllegalStateException {
+    private static final long serialVersionUID = 1L;
+
+    NoTransactionException() {
+        super("outbox: session: has no running transaction; "
+                + "call enqueue between startTransaction and commitTransaction, or within withTransaction");
+    }
+
+    /**
+     * Returns the argument that is wrong.
+     *
+     * @return {@code session}
+     */
+    public String field() {
+        return "session";
+    }
+}

@@ -1,0 +1,1 @@
+export { traceHeaders } from "./opentelemetry.js";

@@ -1,0 +1,139 @@
+// The consumer of examples/, against Kafka: each message once, whatever ends the program.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { startPostrider } from "@postrider/outbox/testing";
+import { MongoClient } from "mongodb";
+import { expected, holdAfterCommit, messagesOf, received, receivedCount } from "./support/consumer.mjs";
+import { databaseUri, environment, uniqueName } from "./support/environment.mjs";
+import { createTopic } from "./support/kafka.mjs";
+import { startMongod } from "./support/mongod.mjs";
+import { startExample } from "./support/program.mjs";
+
+let mongod, client;
+before(async () => {
+  mongod = await startMongod({ replicaSet: "consumers" });
+  client = await new MongoClient(mongod.uri).connect();
+});
+after(async () => {
+  await client?.close();
+  await mongod?.stop();
+});
+
+/** Runs the test with a topic and a database of its own. */
+function withTopic(work) {
+  return async () => {
+    const topic = await createTopic();
+    const database = client.db(uniqueName("test"));
+    const uri = databaseUri(database, mongod.uri);
+    const programs = [];
+    const start = (mongodbUri = uri) => {
+      const env = { KAFKA_BROKERS: environment("POSTRIDER_TEST_KAFKA_BROKERS"), TOPIC: topic.name, GROUP: topic.group };
+      programs.push(startExample("consumer-kafka.mjs", { ...env, MONGODB_URI: mongodbUri }));
+      return programs.at(-1);
+    };
+    try {
+      await work({ topic, database, uri, start });
+    } finally {
+      for (const program of programs) await program.kill();
+      await topic.close();
+    }
+  };
+}
+
+test(
+  "each_effect_is_there_once_when_the_consumer_is_killed_again_and_again",
+  withTopic(async ({ topic, database, start }) => {
+    const keys = ["a", "b", "c"];
+    const messages = messagesOf(keys, 12);
+    await topic.publish([...messages.slice(0, 20), ...messages.slice(15)]); // five of them twice
+    for (const count of [4, 20]) {
+      const consumer = start();
+      await consumer.until(`${count} effects`, async () => (await receivedCount(database)) >= count);
+      await consumer.kill();
+    }
+    const consumer = start();
+    await consumer.until("all effects", async () => (await receivedCount(database)) >= 36);
+    assert.deepEqual(await received(database), expected(keys, 12));
+  }),
+);
+
+test(
+  "an_effect_is_not_repeated_when_the_consumer_is_killed_between_commit_and_offset",
+  withTopic(async ({ topic, database, uri, start }) => {
+    await topic.publish(messagesOf(["a"], 3));
+    const held = await holdAfterCommit(client, uri);
+    try {
+      const consumer = start(held.uri);
+      await consumer.until("a commit", async () => (await receivedCount(database)) === 1);
+      await consumer.kill();
+    } finally {
+      await held.release();
+    }
+    const next = start();
+    await next.until("the other effects", async () => (await receivedCount(database)) === 3);
+    assert.deepEqual(await received(database), { a: [1, 2, 3] });
+    assert.deepEqual(next.lines, ["a-1 again"]);
+  }),
+);
+
+test(
+  "a_poison_message_is_given_up_after_five_attempts",
+  withTopic(async ({ topic, database, start }) => {
+    const [first, second, third] = messagesOf(["a"], 3);
+    const poison = { id: "not json", key: "a", body: "{" };
+    await topic.publish([first, poison, { id: "no effect", key: "a", body: "null" }, second]);
+    const consumer = start();
+    await consumer.until("the effect behind the poison", async () => (await receivedCount(database)) === 2);
+    const letters = await topic.deadLetters(2);
+    assert.deepEqual(
+      letters.map(({ key, value, headers }) => [key, value, headers["message-id"], headers["message-type"]]),
+      [
+        ["a", "{", "not json", "OrderChanged"],
+        ["a", "null", "no effect", "OrderChanged"],
+      ],
+    );
+    assert.match(letters[0].headers.failure, /SyntaxError/);
+    assert.match(letters[1].headers.failure, /TypeError/);
+    const counted = await database.collection("inbox_failures").find().toArray();
+    assert.deepEqual(
+      counted.map(({ attempts }) => attempts),
+      [5, 5],
+    );
+
+    // A stop leaves the group. The offset is behind them: the next start does not see them again.
+    assert.equal(await consumer.stop(), 0, consumer.stderr);
+    await topic.publish([third]);
+    const next = start();
+    await next.until("one more effect", async () => (await receivedCount(database)) === 3);
+    assert.deepEqual(await received(database), { a: [1, 2, 3] });
+    assert.equal(next.stderr, "");
+  }),
+);
+
+test(
+  "the_messages_of_a_producer_arrive_through_postrider",
+  withTopic(async ({ topic, database, uri, start }) => {
+    const postrider = await startPostrider({
+      uri,
+      settings: {
+        "relay.default_sink": "stream",
+        "sinks.stream.kind": "kafka",
+        "sinks.stream.brokers": environment("POSTRIDER_TEST_KAFKA_BROKERS"),
+        "sinks.stream.topic": topic.name,
+      },
+    });
+    try {
+      const producer = startExample("producer.mjs", { MONGODB_URI: uri });
+      for (let n = 1; n <= 5; n++) producer.write(`a ${n}\nb ${n}\n`);
+      assert.equal(await producer.finish(), 0, producer.stderr);
+      const consumer = start();
+      await consumer.until("all effects", async () => (await receivedCount(database)) >= 10);
+      assert.deepEqual(await received(database), expected(["a", "b"], 5));
+      const inbox = await database.collection("inbox").find().toArray();
+      assert.deepEqual(inbox.map(({ _id }) => _id.message).sort(), producer.lines.sort());
+    } finally {
+      await postrider.stop();
+    }
+  }),
+);

@@ -1,0 +1,123 @@
+"""What `enqueue` costs next to a bare `insert_one` of the same document in a transaction.
+
+    POSTRIDER_TEST_MONGODB_URI=… python bench/enqueue.py [ROUNDS [TRANSACTIONS]]
+
+The two run in turns, sync and async; the figure is the ratio of the medians over all transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from typing import Any
+from uuid import uuid4
+
+from bson import Timestamp
+from pymongo import AsyncMongoClient, MongoClient
+
+from postrider_outbox import AsyncOutbox, Outbox, Record
+from postrider_outbox._document import document_of
+
+DATABASE = f"client_python_bench_{uuid4().hex[:12]}"
+
+
+def record_of(n: int) -> Record:
+    order = f"order-{n % 1000}"
+    lines = [{"product": f"p-{line}", "count": line, "price": 12.5} for line in range(5)]
+    payload = {"order": order, "customer": uuid4(), "total": 120, "lines": lines}
+    return Record("OrderChanged", payload, key=order, headers={"source": "shop"})
+
+
+def time_sync(client: MongoClient[Any], transactions: int, by_library: bool) -> list[float]:
+    database = client.get_database(DATABASE)
+    outbox, options = Outbox(database), database.codec_options
+    times = []
+    with client.start_session() as session:
+        for n in range(transactions):
+            record = record_of(n)
+            document = document_of(record, None, options)
+            assert document["seq"] == Timestamp(0, 0)
+            with session.start_transaction():
+                # The same first write in both, so that only the record differs.
+                database.orders.insert_one({"n": n}, session=session)
+                start = time.perf_counter()
+                if by_library:
+                    outbox.enqueue(session, record)
+                else:
+                    database.outbox_records.insert_one(document, session=session)
+                times.append(time.perf_counter() - start)
+    return times
+
+
+async def time_async(
+    client: AsyncMongoClient[Any], transactions: int, by_library: bool
+) -> list[float]:
+    database = client.get_database(DATABASE)
+    outbox, options = AsyncOutbox(database), database.codec_options
+    times = []
+    async with client.start_session() as session:
+        for n in range(transactions):
+            record = record_of(n)
+            document = document_of(record, None, options)
+            async with await session.start_transaction():
+                await database.orders.insert_one({"n": n}, session=session)
+                start = time.perf_counter()
+                if by_library:
+                    await outbox.enqueue(session, record)
+                else:
+                    await database.outbox_records.insert_one(document, session=session)
+                times.append(time.perf_counter() - start)
+    return times
+
+
+def report(name: str, rounds: list[tuple[list[float], list[float]]]) -> None:
+    ratios = [statistics.median(ours) / statistics.median(bare) for bare, ours in rounds]
+    bare = statistics.median(each for bare, _ in rounds for each in bare)
+    ours = statistics.median(each for _, ours in rounds for each in ours)
+    print(
+        f"{name}: insert_one {bare * 1e6:.0f} us, enqueue {ours * 1e6:.0f} us, "
+        f"ratio {ours / bare:.3f} (rounds {min(ratios):.3f} to {max(ratios):.3f})"
+    )
+
+
+def main() -> None:
+    uri = os.environ["POSTRIDER_TEST_MONGODB_URI"]
+    given = [int(each) for each in sys.argv[1:]]
+    rounds, transactions = [*given, *(7, 400)[len(given) :]]
+    options: dict[str, Any] = {"uuidRepresentation": "standard"}
+    with MongoClient[Any](uri, **options) as client:
+        try:
+            # Not measured: the first connections and the creation of the collections.
+            time_sync(client, 100, by_library=True)
+            found = []
+            for n in range(rounds):
+                pair = {
+                    each: time_sync(client, transactions, each) for each in (n % 2 == 0, n % 2 == 1)
+                }
+                found.append((pair[False], pair[True]))
+            report("sync", found)
+            report("async", asyncio.run(rounds_of_async(uri, options, rounds, transactions)))
+        finally:
+            client.drop_database(DATABASE)
+
+
+async def rounds_of_async(
+    uri: str, options: dict[str, Any], rounds: int, transactions: int
+) -> list[tuple[list[float], list[float]]]:
+    found = []
+    async with AsyncMongoClient[Any](uri, **options) as client:
+        await time_async(client, 100, by_library=True)
+        for n in range(rounds):
+            pair = {
+                each: await time_async(client, transactions, each)
+                for each in (n % 2 == 0, n % 2 == 1)
+            }
+            found.append((pair[False], pair[True]))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The consumer of Kafka in the documentation: each message once, through kills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from .programs import Program, run_until_killed
+from .queues import Topic, body_of, brokers, topic
+from .support import uri_of, wait_until
+
+CONSUMER = "consumer_kafka.py"
+
+
+@pytest.fixture
+def orders() -> Iterator[Topic]:
+    with topic() as made:
+        yield made
+
+
+def environment_of(database: Database[Any], orders: Topic) -> dict[str, str]:
+    return {
+        "MONGODB_URI": uri_of(database.name),
+        "KAFKA_BROKERS": brokers(),
+        "TOPIC": orders.name,
+        "GROUP": orders.group,
+    }
+
+
+def received(database: Database[Any]) -> dict[str, list[int]]:
+    return {each["_id"]: each["n"] for each in database.received.find()}
+
+
+def test_repeated_message_has_its_effect_once(empty_database: Database[Any], orders: Topic) -> None:
+    first = orders.publish("a", body_of(1))
+    orders.publish("b", body_of(1))
+    orders.publish("a", body_of(1), id=first)
+    orders.publish("a", body_of(2))
+
+    with Program(CONSUMER, environment_of(empty_database, orders)):
+        wait_until("all offsets are committed", lambda: orders.committed() == 4)
+
+    assert received(empty_database) == {"a": [1, 2], "b": [1]}
+    assert empty_database.inbox.count_documents({}) == 3
+    assert empty_database.inbox.index_information()["at_1"]["expireAfterSeconds"] == 30 * 86400
+
+
+@pytest.mark.parametrize("point", ["effect", "answer"])
+def test_killed_consumer_loses_and_repeats_nothing(
+    empty_database: Database[Any], orders: Topic, point: str
+) -> None:
+    environment = environment_of(empty_database, orders)
+    for n in range(6):
+        orders.publish("a", body_of(n))
+
+    run_until_killed(CONSUMER, environment, point, 3)
+    before = (received(empty_database)["a"], orders.committed())
+    run_until_killed(CONSUMER, environment, point, 2)
+    with Program(CONSUMER, environment):
+        wait_until("all offsets are committed", lambda: orders.committed() == 6)
+
+    # The third effect is committed where only its offset was missing.
+    assert before == (([0, 1, 2], 2) if point == "answer" else ([0, 1], 2))
+    assert received(empty_database) == {"a": [0, 1, 2, 3, 4, 5]}
+
+
+def test_poison_messages_leave_the_partition_after_counted_attempts(
+    empty_database: Database[Any], orders: Topic
+) -> None:
+    orders.publish("a", body_of(1))
+    poison = orders.publish("a", b"not JSON")
+    orders.publish_foreign(body_of(5))
+    orders.publish("a", body_of(2))
+
+    with Program(CONSUMER, environment_of(empty_database, orders)):
+        wait_until("all offsets are committed", lambda: orders.committed() == 4)
+
+    assert received(empty_database) == {"a": [1, 2]}
+    dead, foreign = orders.dead(2)
+    assert (dead.key(), dead.value()) == (b"a", b"not JSON")
+    headers = dict(dead.headers())
+    assert headers["message-id"] == poison.encode()
+    assert headers["message-type"] == b"OrderChanged"
+    assert b"JSONDecodeError" in headers["failure"]
+    assert foreign.value() == body_of(5)
+    [failures] = empty_database.inbox_failures.find()
+    assert failures["_id"] == {"consumer": "received", "message": poison}
+    assert failures["attempts"] == 5

@@ -1,0 +1,79 @@
+//! `examples/consumer_kafka.rs`
+
+use bson::doc;
+
+use crate::consumers::programs::{enqueue, in_inbox, received, start, start_at};
+use crate::support::fault_proxy::{FaultProxy, ProxyFault};
+use crate::support::kafka::brokers;
+use crate::support::kafka::topic::Topic;
+use crate::support::outbox::TestOutbox;
+use crate::support::process::Postrider;
+use crate::support::queue::{host_of, mongo_settings};
+
+fn settings(test: &TestOutbox, topic: &Topic) -> Vec<String> {
+    let sink = [
+        "sinks.k.kind=kafka".to_owned(),
+        format!("sinks.k.brokers={}", brokers()),
+        format!("sinks.k.topic={}", topic.name),
+    ];
+    [mongo_settings(&test.database), sink.to_vec()].concat()
+}
+
+#[fixture::test]
+async fn message_has_its_effect_once_when_its_offset_is_lost() {
+    let (test, topic) = (TestOutbox::new().await, Topic::new(2).await);
+    let brokers = brokers();
+    let environment =
+        [("KAFKA_BROKERS", &*brokers), ("TOPIC", &topic.name), ("GROUP", &topic.name)];
+    let mut postrider = Postrider::start(&settings(&test, &topic));
+    enqueue(&test, &["a", "b", "c"], 0, 100).await;
+
+    // Killed when MongoDB has committed, before the consumer learns it and commits the offset.
+    let proxy = FaultProxy::to(&host_of(&test.uri)).await;
+    let consumer = start_at("consumer_kafka", &proxy.mongodb_uri(&test.database), &environment);
+    consumer.eventually("some messages", || async { in_inbox(&test).await >= 7 }).await;
+    proxy.on_answer_to("commitTransaction", ProxyFault::Silence);
+    consumer.eventually("a commit without an answer", || async { proxy.has_caught() }).await;
+    drop(consumer);
+    drop(proxy);
+    let consumer = start("consumer_kafka", &test, &environment);
+    consumer.eventually("all messages", || async { in_inbox(&test).await == 300 }).await;
+    consumer.eventually("a repetition", || async { consumer.stdout().contains(" again") }).await;
+
+    let expected: Vec<i32> = (0..100).collect();
+    for key in ["a", "b", "c"] {
+        assert_eq!(received(&test, key).await, expected, "{key}");
+    }
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn poison_message_goes_to_the_dead_topic_after_five_attempts() {
+    let (test, topic) = (TestOutbox::new().await, Topic::new(2).await);
+    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
+    let dead = dead.deleted_when_dropped();
+    let brokers = brokers();
+    let environment =
+        [("KAFKA_BROKERS", &*brokers), ("TOPIC", &topic.name), ("GROUP", &topic.name)];
+    let mut postrider = Postrider::start(&settings(&test, &topic));
+    let headers = doc! { "tenant": "acme" };
+    let poison = doc! {
+        "_id": "poison", "key": "a", "type": "T", "payload": "not JSON", "headers": headers, "status": "pending",
+    };
+    test.insert([poison]).await;
+    test.until_count(doc! { "status": "done" }, 1).await;
+    enqueue(&test, &["a"], 0, 1).await;
+
+    let consumer = start("consumer_kafka", &test, &environment);
+    consumer.eventually("the message behind", || async { in_inbox(&test).await == 1 }).await;
+
+    assert_eq!(received(&test, "a").await, [0]);
+    let found = dead.until(1).await;
+    assert_eq!(found[0].id(), "poison");
+    assert_eq!(found[0].key.as_deref(), Some(b"a".as_slice()));
+    assert_eq!(found[0].payload.as_deref(), Some(b"not JSON".as_slice()));
+    assert_eq!(found[0].header("tenant"), Some("acme"));
+    assert!(found[0].header("failure").unwrap().starts_with("not JSON"));
+    assert_eq!(consumer.stderr().matches("poison failed, attempt ").count(), 5);
+    postrider.stop().await;
+}

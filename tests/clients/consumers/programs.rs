@@ -1,0 +1,84 @@
+//! The examples as processes: this test binary runs one of them, so that it is never an old build.
+
+use std::process::{Command, Stdio};
+
+use bson::{Document, doc};
+use postrider::outbox::{NewRecord, Outbox};
+
+use crate::support::outbox::TestOutbox;
+use crate::support::process::Process;
+
+#[allow(dead_code, reason = "its main")]
+#[path = "../../../examples/consumer_kafka.rs"]
+mod consumer_kafka;
+#[allow(dead_code, reason = "its main")]
+#[path = "../../../examples/consumer_rabbitmq.rs"]
+mod consumer_rabbitmq;
+#[allow(dead_code, reason = "its main")]
+#[path = "../../../examples/consumer_versions.rs"]
+mod consumer_versions;
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a program that other tests start"]
+async fn program_consumer_rabbitmq() {
+    consumer_rabbitmq::run().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a program that other tests start"]
+async fn program_consumer_kafka() {
+    consumer_kafka::run().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a program that other tests start"]
+async fn program_consumer_versions() {
+    consumer_versions::run().await.unwrap();
+}
+
+/// Starts an example on the database of this test. It is killed when the value is dropped.
+pub fn start(name: &str, test: &TestOutbox, environment: &[(&str, &str)]) -> Process {
+    let (server, query) = test.uri.split_once('?').unwrap_or((&test.uri, ""));
+    let uri = format!("{}/{}?{query}", server.trim_end_matches('/'), test.database);
+    start_at(name, &uri, environment)
+}
+
+/// The same with another way to MongoDB.
+pub fn start_at(name: &str, uri: &str, environment: &[(&str, &str)]) -> Process {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture"]);
+    command.arg(format!("consumers::programs::program_{name}"));
+    command.env("MONGODB_URI", uri).envs(environment.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Process::spawn(command)
+}
+
+/// Enqueues a record of each key in turn, each in a transaction of its own: `n` from `from`, below `to`.
+pub async fn enqueue(test: &TestOutbox, keys: &[&str], from: i32, to: i32) {
+    let outbox = Outbox::new(&test.client.database(&test.database), "");
+    let mut session = test.client.start_session().await.unwrap();
+    for n in from..to {
+        for key in keys {
+            let record = NewRecord::new("OrderChanged", doc! { "order": *key, "n": n }).key(*key);
+            session.start_transaction().await.unwrap();
+            outbox.enqueue(&mut session, record).await.unwrap();
+            session.commit_transaction().await.unwrap();
+        }
+    }
+}
+
+/// The effects on this key so far.
+pub async fn received(test: &TestOutbox, key: &str) -> Vec<i32> {
+    let received = collection(test, "received").find_one(doc! { "_id": key }).await.unwrap();
+    let numbers = received.map(|found| found.get_array("n").unwrap().clone()).unwrap_or_default();
+    numbers.iter().map(|n| n.as_i64().unwrap().try_into().unwrap()).collect()
+}
+
+/// How many messages the inbox has.
+pub async fn in_inbox(test: &TestOutbox) -> u64 {
+    collection(test, "inbox").count_documents(doc! {}).await.unwrap()
+}
+
+pub fn collection(test: &TestOutbox, name: &str) -> mongodb::Collection<Document> {
+    test.client.database(&test.database).collection(name)
+}
