@@ -51,6 +51,11 @@ pub struct CartProjector {
     pub failures: Arc<AtomicUsize>,
 }
 
+/// An error of an application's own, around one of MongoDB.
+#[derive(Debug, thiserror::Error)]
+#[error("the cart cannot be stored")]
+struct CartError(#[from] mongodb::error::Error);
+
 /// The name of events with which the projector fails.
 pub const POISON: &str = "Poison";
 
@@ -80,7 +85,8 @@ impl Projector for CartProjector {
         let carts = into.collection::<Document>("carts");
         // All events of an append are of one aggregate.
         let id = format!("{}/{}", append[0].aggregate_name, append[0].aggregate_id);
-        let found = carts.find_one(doc! { "_id": &id }).session(into.session()).await?;
+        let finding = carts.find_one(doc! { "_id": &id }).session(into.session());
+        let found = finding.await.map_err(CartError)?;
         let mut cart = found.as_ref().map(Cart::read).unwrap_or_default();
         for event in append {
             if event.name == POISON && self.failures.load(Ordering::Relaxed) > 0 {
@@ -92,7 +98,7 @@ impl Projector for CartProjector {
         let Cart { events, hash, is_erased } = cart;
         let cart = doc! { "events": events, "hash": hash, "isErased": is_erased };
         let replacing = carts.replace_one(doc! { "_id": id }, cart).upsert(true);
-        replacing.session(into.session()).await?;
+        replacing.session(into.session()).await.map_err(CartError)?;
         Ok(())
     }
 }

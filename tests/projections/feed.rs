@@ -165,6 +165,30 @@ async fn projector_that_fails_for_a_while_is_tried_again() {
     running.stop().await;
 }
 
+/// Another program has written the document in a transaction that is open: longer than all retries.
+#[fixture::test]
+async fn write_conflict_in_the_projector_is_not_counted() {
+    let world = World::new().await;
+    let (model, projector) = (world.model(), CartProjector::default());
+    let running = run(&model, &projector);
+    world.append("order", "1", &["A"]).await;
+    let generation = live(&model).await;
+    world.check(&model, generation).await;
+    let carts = model.collections(generation).collection::<bson::Document>("carts");
+    let mut session = world.outbox.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let touch = doc! { "$set": { "touched": true } };
+    carts.update_one(doc! { "_id": "order/1" }, touch).session(&mut session).await.unwrap();
+
+    world.append("order", "1", &["B"]).await;
+    let calls = || projector.calls.load(Ordering::Relaxed);
+    eventually("more tries than are counted", async || calls() > 10).await;
+    session.abort_transaction().await.unwrap();
+
+    world.check(&model, generation).await;
+    running.stop().await;
+}
+
 #[fixture::test]
 async fn poison_event_stops_the_read_model_before_it() {
     let world = World::new().await;
