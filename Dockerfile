@@ -26,6 +26,7 @@ COPY tests/fixture/Cargo.toml tests/fixture/
 COPY tests/model/Cargo.toml tests/model/
 COPY crates/events/Cargo.toml crates/events/
 COPY crates/outbox/Cargo.toml crates/outbox/
+COPY crates/projections/Cargo.toml crates/projections/
 COPY crates/relay/Cargo.toml crates/relay/
 COPY crates/settings/Cargo.toml crates/settings/
 COPY crates/sinks/Cargo.toml crates/sinks/

@@ -87,7 +87,7 @@ async fn handle(db: &Database, dead: &FutureProducer, message: &BorrowedMessage<
         let attempt = count_failure(db, &id, &error).await?;
         eprintln!("{id} failed, attempt {attempt} of {MAX_ATTEMPTS}: {error:#}");
         if attempt >= MAX_ATTEMPTS {
-            return bury(dead, message, &error).await;
+            return write_to_dead_topic(dead, message, &error).await;
         }
         // Here, so that the messages behind it wait.
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -129,7 +129,7 @@ async fn count_failure(db: &Database, id: &str, error: &anyhow::Error) -> Result
 }
 
 /// Copies the message to the topic `….dead`, with its headers and the header `failure`.
-async fn bury(
+async fn write_to_dead_topic(
     dead: &FutureProducer,
     message: &BorrowedMessage<'_>,
     error: &anyhow::Error,

@@ -50,7 +50,7 @@ pub async fn run() -> Result<()> {
     let connection =
         Connection::connect(&variable("AMQP_URI")?, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    // One at a time: a message that fails returns to its place, before those behind it.
+    // One at a time: those behind a message that fails wait until it has been applied or rejected.
     channel.basic_qos(1, BasicQosOptions::default()).await?;
     let queue = variable("QUEUE")?;
     let options = BasicConsumeOptions::default();
@@ -67,27 +67,37 @@ pub async fn run() -> Result<()> {
 async fn handle(db: &Database, message: &Delivery) -> Result<()> {
     let id =
         message.properties.message_id().as_ref().context("a message without an id")?.to_string();
-    match apply_once(db, &id, message).await {
-        Ok(()) => message.ack(BasicAckOptions::default()).await?,
-        Err(error) if error.downcast_ref::<Error>().is_some_and(is_repeated) => {
-            println!("{id} again");
-            message.ack(BasicAckOptions::default()).await?
-        }
-        // Not the message's fault: it comes again when this program runs again.
-        Err(error) if error.downcast_ref::<Error>().is_some_and(is_unavailable) => {
-            return Err(error);
-        }
-        Err(error) => {
-            let attempt = attempts(db, &id, message, &error).await?;
-            eprintln!("{id} failed, attempt {attempt} of {MAX_ATTEMPTS}: {error:#}");
-            let is_last = attempt >= MAX_ATTEMPTS;
-            if !is_last {
+    // Deliveries without an answer: the message may be what kills this program. Quorum queues count them.
+    let (deliveries, is_counted) = deliveries_before(message);
+    let mut attempts = deliveries;
+    if message.redelivered && !is_counted {
+        attempts = count_failure(db, &id, "it was delivered before").await?;
+    }
+    while attempts < MAX_ATTEMPTS {
+        match apply_once(db, &id, message).await {
+            Ok(()) => {
+                message.ack(BasicAckOptions::default()).await?;
+                return Ok(());
+            }
+            Err(error) if error.downcast_ref::<Error>().is_some_and(is_repeated) => {
+                println!("{id} again");
+                message.ack(BasicAckOptions::default()).await?;
+                return Ok(());
+            }
+            // Not the message's fault: it comes again when this program runs again.
+            Err(error) if error.downcast_ref::<Error>().is_some_and(is_unavailable) => {
+                return Err(error);
+            }
+            Err(error) => {
+                attempts = deliveries + count_failure(db, &id, &error.to_string()).await?;
+                eprintln!("{id} failed, attempt {attempts} of {MAX_ATTEMPTS}: {error:#}");
+                // Here, and not by the queue: it may put the message behind later ones of its key.
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
-            // Without requeue it goes to the dead-letter exchange of the queue.
-            message.reject(BasicRejectOptions { requeue: !is_last }).await?
         }
-    };
+    }
+    // Without requeue it goes to the dead-letter exchange of the queue.
+    message.reject(BasicRejectOptions { requeue: false }).await?;
     Ok(())
 }
 
@@ -113,21 +123,19 @@ async fn apply_once(db: &Database, id: &str, message: &Delivery) -> Result<()> {
     Ok(applied.await?)
 }
 
-/// Counts a failure, and returns how many there have been: by RabbitMQ where it counts deliveries (quorum queues).
-async fn attempts(
-    db: &Database,
-    id: &str,
-    message: &Delivery,
-    error: &anyhow::Error,
-) -> Result<i64> {
+/// How often the message was delivered before, and whether RabbitMQ counts that.
+fn deliveries_before(message: &Delivery) -> (i64, bool) {
     let headers = message.properties.headers().as_ref();
-    let delivered = headers.and_then(|headers| headers.inner().get("x-delivery-count"));
-    if let Some(before) = delivered.and_then(AMQPValue::as_long_long_int) {
-        return Ok(before + 1);
-    }
-    // Not in the transaction of the effect, which was aborted.
+    let counted = headers.and_then(|headers| headers.inner().get("x-delivery-count"));
+    let counted = counted.and_then(AMQPValue::as_long_long_int);
+    (counted.unwrap_or(0), counted.is_some())
+}
+
+/// Counts a failure, and returns how many there have been. Not in the transaction of the effect, which was aborted.
+async fn count_failure(db: &Database, id: &str, error: &str) -> Result<i64> {
     let failures = db.collection::<Document>("inbox_failures");
-    let failure = doc! { "$set": { "at": DateTime::now(), "error": error.to_string() }, "$inc": { "attempts": 1_i64 } };
+    let failure =
+        doc! { "$set": { "at": DateTime::now(), "error": error }, "$inc": { "attempts": 1_i64 } };
     let row = doc! { "_id": { "consumer": CONSUMER, "message": id } };
     let counting = failures.find_one_and_update(row, failure).upsert(true);
     let counted = counting.return_document(ReturnDocument::After).await?;

@@ -120,7 +120,7 @@ fn turn(state: Option<&Document>, event: Place) -> Result<Turn> {
         return Ok(if is_first { Turn::Next } else { Turn::Early });
     };
     let last = Place { version: state.get_i64("version")?, index: state.get_i64("index")? };
-    // Without a count it cannot tell whether its version is complete, and the order of the messages must do.
+    // Without a count it does not show whether its version is complete; the order of the messages is the guard then.
     let is_complete = state.get_i64("count").map_or(true, |count| last.index + 1 == count);
     let follows_within = event.version == last.version && event.index == last.index + 1;
     let follows_append = event.version == last.version + 1 && event.index == 0 && is_complete;

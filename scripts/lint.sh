@@ -15,7 +15,7 @@ say lint "formatting…"
 cargo fmt --all --check
 say lint "words…"
 python3 scripts/words.py --self-test
-python3 scripts/words.py scripts examples benches tests src crates
+python3 scripts/words.py scripts examples benches tests src crates clients
 say lint "clippy…"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 say lint "documentation…"
@@ -31,7 +31,7 @@ else
 fi
 if have shellcheck; then
   say lint "scripts…"
-  mapfile -t scripts < <(grep -rlE '^#( shellcheck shell=|!.*)bash' scripts .ci)
+  mapfile -t scripts < <(grep -rlE '^#( shellcheck shell=|!.*)bash' scripts .ci clients --exclude-dir=node_modules)
   shellcheck -x "${scripts[@]}"
 else
   say lint "scripts: skipped, no shellcheck on PATH"

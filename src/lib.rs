@@ -37,6 +37,9 @@
 //! | [`relay`] | acquire → publish → settle; the [`change_stream`], [`routing`], [`partition`]s, and what a sink must promise |
 //! | [`sink`] | RabbitMQ, Kafka, stdout |
 //!
+//! The crate `postrider-projections` stands on [`events`], and the daemon does not use it: a user's process
+//! keeps read models with it, from the feed or from a broker's messages.
+//!
 //! A Rust application that writes records depends on `postrider-outbox`, or on `postrider-events` for
 //! units of work: neither brings a broker, HTTP or a command line.
 //!

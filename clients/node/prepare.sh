@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 prepare() {
   if ! cmp --silent package-lock.json node_modules/.installed; then
-    npm ci --prefer-offline --ignore-scripts
+    npm ci --prefer-offline --ignore-scripts --loglevel=error
     cp package-lock.json node_modules/.installed
   fi
   if [[ ! -e dist/index.js || -n $(find src tsconfig.json package.json -newer dist/index.js) ]]; then

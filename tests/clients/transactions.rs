@@ -45,9 +45,10 @@ async fn ends(test: &TestOutbox, case: &Case, commits: bool) {
     let mut session = started(&test.client).await;
     let record = record(&document(&case["record"])).unwrap();
     producer(test, case).enqueue(&mut session, record).await.unwrap();
-    match commits {
-        true => session.commit_transaction().await.unwrap(),
-        false => session.abort_transaction().await.unwrap(),
+    if commits {
+        session.commit_transaction().await.unwrap();
+    } else {
+        session.abort_transaction().await.unwrap();
     }
 }
 

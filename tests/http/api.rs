@@ -49,7 +49,9 @@ impl Api {
         let lines = postrider.lines();
         let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
         let address = line["address"].as_str().unwrap().parse().unwrap();
-        Self { postrider, address, client: reqwest::Client::new() }
+        // A connection of its own for each request: one that is kept may be closed by the server at the same time.
+        let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { postrider, address, client }
     }
 
     /// Waits until MongoDB is reached, and calls are answered, if only by 401.

@@ -2,8 +2,8 @@
 //!
 //! | job | what it is | its faults |
 //! |---|---|---|
-//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API, the feed | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies |
-//! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
+//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API, the feed | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies, a subscription that stopped, a parked event |
+//! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, an erasure that waits for such a record, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
 //! | `upper` | fixed partitions, 128-255 | no instance counts the outbox; it stops |
 
 use std::net::SocketAddr;
@@ -220,21 +220,53 @@ impl Processes {
         self.post(postrider, path, &body).await
     }
 
-    /// Creates a subscription of `shop`.
+    /// Creates two subscriptions of `shop`, of which one is stopped as by a renewed feed.
     pub async fn subscribe(&self) {
-        let body = json!({ "name": "billing", "kind": "pull" });
-        eventually("a subscription", async || {
-            self.post(&self.first, "v1/subscriptions", &body).await == 201
-        })
-        .await;
+        for name in ["billing", "stopped"] {
+            let body = json!({ "name": name, "kind": "pull" });
+            eventually("a subscription", async || {
+                self.post(&self.first, "v1/subscriptions", &body).await == 201
+            })
+            .await;
+        }
+        let database = self.shop.client.database(&self.shop.database);
+        let subscriptions = database.collection::<Document>("postrider_subscriptions");
+        let stopped = doc! { "$set": { "state": "wrong_feed" } };
+        subscriptions.update_one(doc! { "_id": "stopped" }, stopped).await.unwrap();
     }
 
-    async fn post(&self, postrider: &Postrider, path: &str, body: &Value) -> u16 {
+    /// Parks the first event of `billing`.
+    pub async fn park(&self) {
+        let read = async || {
+            let events = "v1/subscriptions/billing/events?member=a&wait=5s";
+            let url = self.url(&self.first, events).await;
+            let answer: Value = self.http.get(url).send().await.unwrap().json().await.unwrap();
+            (answer["next"] != 0).then(|| answer["lease"].clone())
+        };
+        eventually("an event", async || read().await.is_some()).await;
+        let body = json!({ "lease": read().await, "position": 1, "reason": "unreadable" });
+        assert_eq!(self.post(&self.first, "v1/subscriptions/billing/park", &body).await, 200);
+    }
+
+    /// Erases a stream of `lower` whose record belongs to a partition without an owner.
+    pub async fn erase(&self) {
+        let stream = format!("v1/aggregates/order/{UPPER_KEY}");
+        let append = json!({ "requestId": "a", "events": [{ "name": "T", "body": {} }] });
+        assert_eq!(self.post(&self.low, &format!("{stream}/events"), &append).await, 201);
+        let erase = json!({ "requestId": "x", "reason": "asked" });
+        assert_eq!(self.post(&self.low, &format!("{stream}/erase"), &erase).await, 202);
+    }
+
+    async fn url(&self, postrider: &Postrider, path: &str) -> String {
         postrider.until_logged("serving the HTTP API").await;
         let lines = postrider.lines();
         let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
         let address: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
-        let url = format!("http://{address}/{path}");
+        format!("http://{address}/{path}")
+    }
+
+    async fn post(&self, postrider: &Postrider, path: &str, body: &Value) -> u16 {
+        let url = self.url(postrider, path).await;
         self.http.post(url).json(body).send().await.unwrap().status().as_u16()
     }
 

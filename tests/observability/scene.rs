@@ -16,9 +16,10 @@ use crate::rules::{RULES, Rule, rules};
 use crate::support::outbox::{eventually, record};
 
 /// Alerts whose rule becomes true in no scene of a minute, and why.
-const ALERTS_NOT_SEEN: [(&str, &str); 3] = [
+const ALERTS_NOT_SEEN: [(&str, &str); 4] = [
     ("PostriderFeedAuditFindings", "the change stream would have to pass over an append"),
     ("PostriderFeedLate", "an append would have to wait for a minute"),
+    ("PostriderSubscriptionLate", "an event would have to wait for ten minutes"),
     ("PostriderRebalancesFlap", "partitions would have to move six times within the scene"),
 ];
 
@@ -141,6 +142,9 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
 async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
     processes.subscribe().await;
     join!(processes.traffic(), processes.appends());
+    processes.park().await;
+    alerts.until("PostriderEventsParked").await;
+    alerts.until("PostriderSubscriptionStopped").await;
     // One of them goes alone and has no answer; the others wait for their turn.
     processes.to_broker.freeze();
     processes.poison_records().await;
@@ -171,6 +175,8 @@ async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
 async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
     let low = &processes.low;
     assert_eq!(processes.append(low, "1", json!("any")).await, 201);
+    processes.erase().await;
+    alerts.until("PostriderErasureOpen").await;
     processes.append_behind_a_gap().await;
     alerts.until("PostriderFeedStreamsHeld").await;
     processes.refuse_the_feed(true).await;

@@ -19,6 +19,7 @@ mod support;
 
 mod commands;
 mod crash;
+mod erased;
 mod http;
 mod owners;
 mod parked;

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use bson::doc;
+use bson::{Document, doc};
+use mongodb::Database;
 
 use crate::api::Api;
 use crate::feed::TestFeed;
 use crate::support::outbox::eventually;
 use crate::support::process::Signal;
 use crate::support::queue::mongo_settings;
-use crate::util::{TestSubscriptions, assert_once_in_order, copies, push};
+use crate::util::{
+    TestSubscriptions, assert_once_in_order, copies, is_page, push, until_transaction,
+};
 
 #[fixture::test]
 async fn next_owner_continues_where_a_stopped_one_ended() {
@@ -78,41 +81,107 @@ async fn owner_of_an_earlier_epoch_copies_nothing() {
     let far = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
     let other = doc! { "epoch": 100_i64, "owner": "another", "ownedUntil": far };
 
-    page_is_not_copied_after(async |all| all.set("everything", other).await).await;
+    page_is_not_copied_after(async move |database| set(&database, other).await).await;
 }
 
 #[fixture::test]
 async fn page_read_before_a_pause_is_not_copied() {
-    page_is_not_copied_after(async |all| {
-        all.subscriptions.pause("everything").await.unwrap();
+    let paused = doc! { "state": "paused" };
+
+    page_is_not_copied_after(async move |database| set(&database, paused).await).await;
+}
+
+/// As after a commit whose outcome its owner does not know.
+#[fixture::test]
+async fn page_before_the_position_is_not_copied() {
+    let copied = doc! { "position": 2_i64 };
+
+    page_is_not_copied_after(async move |database| set(&database, copied).await).await;
+}
+
+#[fixture::test]
+async fn page_read_before_a_replay_is_not_copied() {
+    let far = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
+    let replayed = doc! { "replay": 1_i64, "ownedUntil": far };
+
+    page_is_not_copied_after(async move |database| set(&database, replayed).await).await;
+}
+
+#[fixture::test]
+async fn page_read_before_a_deletion_is_not_copied() {
+    page_is_not_copied_after(async move |database| {
+        let subscriptions = database.collection::<Document>("postrider_subscriptions");
+        subscriptions.delete_one(doc! { "_id": "everything" }).await.unwrap();
     })
     .await;
 }
 
+async fn set(database: &Database, fields: Document) {
+    let subscriptions = database.collection::<Document>("postrider_subscriptions");
+    let set = doc! { "$set": fields };
+    let done = subscriptions.update_one(doc! { "_id": "everything" }, set).await.unwrap();
+    assert_eq!(done.matched_count, 1);
+}
+
 /// Changes a subscription while its owner has read a page, and has not sent its transaction yet.
-async fn page_is_not_copied_after(change: impl AsyncFnOnce(&TestSubscriptions)) {
+async fn page_is_not_copied_after<F>(change: impl FnOnce(Database) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let all = TestSubscriptions::new().await;
-    let settings = mongo_settings(&all.test.outbox.database);
-    let settings = crate::api::with(settings, &["events.enabled=true", "feed.enabled=true"]);
-    let slow = Api::begin(&settings, "subscriptions::before_copy=1*sleep(4000)").await;
-    slow.until_open().await;
-    all.create(&push("everything", 1_000)).await;
-    let owned = async || all.subscriptions.get("everything").await.unwrap().owner.is_some();
-    eventually("an owner", owned).await;
     all.append("order", &["1", "2"], "a").await;
-    // It reads the page within this time, and does not send it.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(all.position("everything").await, 0);
+    all.create(&push("everything", 1_000)).await;
+    let (pusher, recorder) = all.push_recorded().await;
+    let database = all.test.outbox.client.database(&all.test.outbox.database);
+    recorder.after(is_page, move || change(database));
 
-    change(&all).await;
+    until_transaction(&recorder).await;
 
-    // It has had its turn when the time of the fail point is over.
-    tokio::time::sleep(Duration::from_millis(4_000)).await;
-    all.create(&push("other", 1_000)).await;
-    all.until_position("other", 2).await;
+    assert!(recorder.has_paused());
+    assert_eq!(recorder.commands("commitTransaction").len(), 0);
     assert_eq!(all.copies("everything").await.len(), 0);
-    assert_eq!(all.position("everything").await, 0);
-    slow.stop().await;
+    pusher.stop().await;
+    all.stop().await;
+}
+
+/// The successor ends that session, and with it whatever the driver would have given it to.
+#[fixture::test]
+async fn session_that_a_document_names_serves_nothing_else() {
+    let all = TestSubscriptions::new().await;
+    all.create(&push("everything", 1_000)).await;
+    let (pusher, recorder) = all.push_recorded().await;
+    let report = async || all.subscriptions.get("everything").await.unwrap();
+    eventually("an owner", || async { report().await.owner.is_some() }).await;
+    let database = all.test.outbox.client.database(&all.test.outbox.database);
+    // Nothing is copied, and the lease is not given up.
+    let refuses_copies = doc! { "headers.subscription": { "$exists": false } };
+    let keeps_owners = doc! { "$or": [{ "epoch": 0 }, { "owner": { "$exists": true } }] };
+    for (collection, validator) in
+        [("outbox_records", refuses_copies), ("postrider_subscriptions", keeps_owners)]
+    {
+        let change = doc! { "collMod": collection, "validator": validator };
+        database.run_command(change).await.unwrap();
+    }
+
+    all.append("order", &["1"], "a").await;
+
+    let refused = || async { recorder.has_failed("findAndModify") };
+    eventually("a lease that is not given up", refused).await;
+    // (The worker has ended when its process reads the subscriptions for the second time.)
+    let reads = || recorder.commands("aggregate").len();
+    let before = reads();
+    eventually("the end of the worker", || async { reads() > before + 2 }).await;
+    let subscriptions = database.collection::<Document>("postrider_subscriptions");
+    let stored = subscriptions.find_one(doc! {}).await.unwrap().unwrap();
+    let named = stored.get("session").unwrap();
+    let client = recorder.collections.client();
+    let mut sessions = Vec::new();
+    for _ in 0..20 {
+        let session = client.start_session().await.unwrap();
+        assert_ne!(session.id().get("id"), Some(named), "another operation would get it");
+        sessions.push(session);
+    }
+    pusher.stop().await;
     all.stop().await;
 }
 

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Running, TestFeed, another};
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, eventually};
 
 /// A feed whose sequencer runs, and its subscriptions.
@@ -71,6 +72,15 @@ impl TestSubscriptions {
             self.test.outbox.admin.clone(),
             None,
         ))
+    }
+
+    /// Runs a pusher of another process, whose commands are recorded.
+    pub async fn push_recorded(&self) -> (RunningPusher, CommandRecorder) {
+        let recorder = CommandRecorder::on(&self.test.outbox).await;
+        let client = recorder.collections.client().clone();
+        let (store, feed) = another(&self.test.outbox, client);
+        let pusher = Pusher::new(store.context(), feed, recorder.collections.clone(), None);
+        (RunningPusher::of(pusher), recorder)
     }
 
     /// The records of a subscription in the order of their insertion.
@@ -135,6 +145,25 @@ impl RunningPusher {
         self.stop.cancel();
         self.task.await.unwrap();
     }
+}
+
+/// Whether a command has read events of `order` to copy them: not one event, as to measure the lag.
+pub fn is_page(command: &Command) -> bool {
+    let batch = command.answer.get_document("cursor").and_then(|it| it.get_array("firstBatch"));
+    command.sent.get_str("find").is_ok_and(|name| name == "order_event_stream")
+        && !command.sent.contains_key("projection")
+        && command.sent.get_i64("limit").is_ok_and(|limit| limit > 1)
+        && batch.is_ok_and(|batch| !batch.is_empty())
+}
+
+/// Waits until a transaction has ended.
+pub async fn until_transaction(recorder: &CommandRecorder) {
+    let ended = || async {
+        ["commitTransaction", "abortTransaction"]
+            .iter()
+            .any(|name| !recorder.commands(name).is_empty())
+    };
+    eventually("the end of a transaction", ended).await;
 }
 
 pub fn push(name: &str, max_pending: i64) -> NewSubscription {

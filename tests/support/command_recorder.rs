@@ -28,6 +28,8 @@ type Stop = (Box<dyn Fn(&Command) -> bool + Send>, Pause);
 struct Inner {
     under_way: Mutex<Vec<(i32, String, Document)>>,
     answered: Mutex<Vec<Command>>,
+    /// The names of those that failed.
+    failed: Mutex<Vec<String>>,
     stop: Mutex<Option<Stop>>,
 }
 
@@ -72,6 +74,11 @@ impl CommandRecorder {
         self.inner.stop.lock().unwrap().is_none()
     }
 
+    /// Whether a command of this name has failed.
+    pub fn has_failed(&self, name: &str) -> bool {
+        self.inner.failed.lock().unwrap().iter().any(|failed| failed == name)
+    }
+
     /// All commands so far, in the order of their answers.
     pub fn all(&self) -> Vec<Command> {
         self.inner.answered.lock().unwrap().clone()
@@ -96,7 +103,11 @@ impl Inner {
                 let Some((_, name, sent)) = started else { return };
                 self.answered(Command { name, sent, answer: event.reply });
             }
-            CommandEvent::Failed(event) => drop(self.taken(event.request_id)),
+            CommandEvent::Failed(event) => {
+                if let Some((_, name, _)) = self.taken(event.request_id) {
+                    self.failed.lock().unwrap().push(name);
+                }
+            }
             _ => {}
         }
     }

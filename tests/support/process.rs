@@ -125,7 +125,8 @@ impl Process {
         Self { child, stdout, stderr, readers }
     }
 
-    async fn until_ended(&mut self, limit: Duration) -> Ended {
+    /// Waits until it has ended, by itself or by a signal.
+    pub async fn until_ended(&mut self, limit: Duration) -> Ended {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -52,7 +52,7 @@ async function stateOf(id) {
 test("events_are_applied_once_and_in_order_when_they_are_repeated_and_the_consumer_is_killed", async () => {
   const versions = [append("a", 1, [1, 2, 3]), append("a", 2, [4]), append("a", 3, [5, 6])].flat();
   // A relay that crashed sends again from some place on; a late repetition is older than the state.
-  await queue.publish([...versions.slice(0, 3), ...versions.slice(1), ...versions.slice(4), ...versions]);
+  await queue.publish([...versions.slice(0, 2), ...versions, ...versions.slice(4), ...versions]);
   const first = start();
   await first.until("an effect", async () => ((await stateOf("a"))?.n.length ?? 0) >= 2);
   await first.kill();

@@ -8,10 +8,7 @@ import Ajv from "ajv/dist/2020.js";
 import { drivers } from "./support/environment.mjs";
 
 const read = (name) => JSON.parse(readFileSync(new URL(`../../conformance/${name}`, import.meta.url), "utf8"));
-const schema = read("record.schema.json");
-// A value of extended JSON is not a document of headers. The rule is about objects: `required` holds for null, too.
-schema.properties.headers.not.type = "object";
-const isValid = new Ajv({ strict: false }).compile(schema);
+const isValid = new Ajv({ strict: false }).compile(read("record.schema.json"));
 const cases = read("cases.json");
 
 /** A value of each kind, in canonical extended JSON. */

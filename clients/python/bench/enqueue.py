@@ -1,8 +1,8 @@
 """What `enqueue` costs next to a bare `insert_one` of the same document in a transaction.
 
-    POSTRIDER_TEST_MONGODB_URI=… python bench/enqueue.py [ROUNDS [TRANSACTIONS]]
+    POSTRIDER_TEST_MONGODB_URI=… PYTHONPATH=src python bench/enqueue.py [ROUNDS [TRANSACTIONS]]
 
-The two run in turns, sync and async; the figure is the ratio of the medians over all transactions.
+The two take turns, transaction by transaction; the figure is the ratio of their medians.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from bson import Timestamp
 from pymongo import AsyncMongoClient, MongoClient
 
 from postrider_outbox import AsyncOutbox, Outbox, Record
@@ -31,49 +30,52 @@ def record_of(n: int) -> Record:
     return Record("OrderChanged", payload, key=order, headers={"source": "shop"})
 
 
-def time_sync(client: MongoClient[Any], transactions: int, by_library: bool) -> list[float]:
+Times = tuple[list[float], list[float]]
+"""Of the bare insertions, and of those by the library."""
+
+
+def time_sync(client: MongoClient[Any], transactions: int) -> Times:
     database = client.get_database(DATABASE)
     outbox, options = Outbox(database), database.codec_options
-    times = []
+    bare: list[float] = []
+    ours: list[float] = []
     with client.start_session() as session:
-        for n in range(transactions):
+        for n in range(2 * transactions):
             record = record_of(n)
             document = document_of(record, None, options)
-            assert document["seq"] == Timestamp(0, 0)
             with session.start_transaction():
                 # The same first write in both, so that only the record differs.
                 database.orders.insert_one({"n": n}, session=session)
                 start = time.perf_counter()
-                if by_library:
-                    outbox.enqueue(session, record)
-                else:
+                if n % 2 == 0:
                     database.outbox_records.insert_one(document, session=session)
-                times.append(time.perf_counter() - start)
-    return times
+                else:
+                    outbox.enqueue(session, record)
+                (bare, ours)[n % 2].append(time.perf_counter() - start)
+    return bare, ours
 
 
-async def time_async(
-    client: AsyncMongoClient[Any], transactions: int, by_library: bool
-) -> list[float]:
+async def time_async(client: AsyncMongoClient[Any], transactions: int) -> Times:
     database = client.get_database(DATABASE)
     outbox, options = AsyncOutbox(database), database.codec_options
-    times = []
+    bare: list[float] = []
+    ours: list[float] = []
     async with client.start_session() as session:
-        for n in range(transactions):
+        for n in range(2 * transactions):
             record = record_of(n)
             document = document_of(record, None, options)
             async with await session.start_transaction():
                 await database.orders.insert_one({"n": n}, session=session)
                 start = time.perf_counter()
-                if by_library:
-                    await outbox.enqueue(session, record)
-                else:
+                if n % 2 == 0:
                     await database.outbox_records.insert_one(document, session=session)
-                times.append(time.perf_counter() - start)
-    return times
+                else:
+                    await outbox.enqueue(session, record)
+                (bare, ours)[n % 2].append(time.perf_counter() - start)
+    return bare, ours
 
 
-def report(name: str, rounds: list[tuple[list[float], list[float]]]) -> None:
+def report(name: str, rounds: list[Times]) -> None:
     ratios = [statistics.median(ours) / statistics.median(bare) for bare, ours in rounds]
     bare = statistics.median(each for bare, _ in rounds for each in bare)
     ours = statistics.median(each for _, ours in rounds for each in ours)
@@ -90,15 +92,8 @@ def main() -> None:
     options: dict[str, Any] = {"uuidRepresentation": "standard"}
     with MongoClient[Any](uri, **options) as client:
         try:
-            # Not measured: the first connections and the creation of the collections.
-            time_sync(client, 100, by_library=True)
-            found = []
-            for n in range(rounds):
-                pair = {
-                    each: time_sync(client, transactions, each) for each in (n % 2 == 0, n % 2 == 1)
-                }
-                found.append((pair[False], pair[True]))
-            report("sync", found)
+            time_sync(client, 100)  # The first connections, and the creation of the collections.
+            report("sync", [time_sync(client, transactions) for _ in range(rounds)])
             report("async", asyncio.run(rounds_of_async(uri, options, rounds, transactions)))
         finally:
             client.drop_database(DATABASE)
@@ -106,17 +101,10 @@ def main() -> None:
 
 async def rounds_of_async(
     uri: str, options: dict[str, Any], rounds: int, transactions: int
-) -> list[tuple[list[float], list[float]]]:
-    found = []
+) -> list[Times]:
     async with AsyncMongoClient[Any](uri, **options) as client:
-        await time_async(client, 100, by_library=True)
-        for n in range(rounds):
-            pair = {
-                each: await time_async(client, transactions, each)
-                for each in (n % 2 == 0, n % 2 == 1)
-            }
-            found.append((pair[False], pair[True]))
-    return found
+        await time_async(client, 100)
+        return [await time_async(client, transactions) for _ in range(rounds)]
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class TestConsumer(confluent_kafka.Consumer):
     before_commit: Any = None
 
     def __init__(self, config: dict[str, Any]) -> None:
-        # With a name, so that Kafka lets a restarted one go on before the killed one's time is up.
+        # With a name, so that Kafka gives its partitions to a restarted one at once.
         super().__init__({**config, "group.instance.id": "one"})
 
     def commit(self, *args: Any, **options: Any) -> Any:

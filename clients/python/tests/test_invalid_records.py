@@ -22,9 +22,9 @@ ITSELF.append(ITSELF)
 
 @pytest.fixture(scope="module")
 def away() -> Iterator[tuple[Outbox, ClientSession]]:
-    """An outbox and a session of a server that is not there: what asks it does not end."""
+    """An outbox and a session of a server that is not there: what asks it fails otherwise."""
     with MongoClient[Any](
-        "mongodb://127.0.0.1:9/shop", connect=False, serverSelectionTimeoutMS=3_600_000
+        "mongodb://127.0.0.1:9/shop", connect=False, serverSelectionTimeoutMS=200
     ) as client:
         session = client.start_session()
         session.start_transaction()

@@ -87,7 +87,7 @@ def test_other_errors_of_the_probe_are_the_drivers_own(
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[str]:
-    """A mongod that is no replica set."""
+    """A mongod that is not a replica set."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     command = [variable("POSTRIDER_TEST_MONGOD"), "--dbpath", str(tmp_path), "--port", str(port)]

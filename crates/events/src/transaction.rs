@@ -263,12 +263,20 @@ pub(crate) async fn abort(session: &mut ClientSession) {
 
 /// Ends the transaction of `open_session` on the server, when no other transaction follows in it.
 ///
-/// Else no client could write to its aggregates until `transactionLifetimeLimitSeconds`. After
-/// some errors (91, 11600) the driver selects the server again only at its next heartbeat, so this
-/// tries for [`END_TIMEOUT`]; without success `open_session` is kept. A user needs no privilege to
-/// kill a session of their own.
+/// Without success `open_session` is kept.
 pub(crate) async fn end(open_session: &mut Option<ClientSession>) {
     let Some(session) = open_session else { return };
+    if end_transaction(session).await {
+        *open_session = None;
+    }
+}
+
+/// Ends the transaction of a session on the server. Returns whether it has ended.
+///
+/// Else no client could write to its aggregates until `transactionLifetimeLimitSeconds`. After
+/// some errors (91, 11600) the driver selects the server again only at its next heartbeat, so this
+/// tries for [`END_TIMEOUT`]. A user needs no privilege to kill a session of their own.
+pub(crate) async fn end_transaction(session: &ClientSession) -> bool {
     let admin = session.client().database("admin");
     let killing = async {
         loop {
@@ -281,11 +289,11 @@ pub(crate) async fn end(open_session: &mut Option<ClientSession>) {
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
-    if tokio::time::timeout(END_TIMEOUT, killing).await == Ok(true) {
-        *open_session = None;
-    } else {
+    let is_ended = tokio::time::timeout(END_TIMEOUT, killing).await == Ok(true);
+    if !is_ended {
         warn!("a transaction may be open until MongoDB ends it (transactionLifetimeLimitSeconds)");
     }
+    is_ended
 }
 
 fn again_or_failed(error: StoreError) -> TransactionOutcome {

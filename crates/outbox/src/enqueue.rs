@@ -14,12 +14,12 @@ use crate::new_record::{EnqueueRefusal, NewRecord};
 /// The producer's side of an outbox, for applications in Rust.
 ///
 /// ```no_run
-/// # use mongodb::{Client, bson::doc};
+/// # use mongodb::{Client, bson::{Document, doc}};
 /// use postrider_outbox::{NewRecord, Outbox};
 ///
 /// # async fn run(client: Client) -> mongodb::error::Result<()> {
 /// let database = client.database("shop");
-/// let orders = database.collection("orders");
+/// let orders = database.collection::<Document>("orders");
 /// let outbox = Outbox::new(&database, "");
 ///
 /// // Made before the transaction, so that a repeated transaction enqueues the same message.

@@ -1,7 +1,7 @@
 //! Code that is a part of a file which other tests compile and run.
 
 use crate::documentation::consumers::CONSUMERS;
-use crate::documentation::doc_page::{blocks, root};
+use crate::documentation::doc_page::{Block, blocks, root};
 use crate::documentation::expect_none;
 use crate::documentation::producers::PRODUCERS;
 
@@ -22,6 +22,20 @@ fn an_excerpt_is_a_part_of_its_file() {
         }
     }
     expect_none(&problems);
+}
+
+#[test]
+fn every_program_for_producers_and_consumers_is_run_by_a_test() {
+    let languages = ["go", "java", "js", "python", "rust", "ts"];
+    let is_of_us = |block: &Block| {
+        ["docs/producers.md", "docs/consumers.md"].iter().any(|page| block.place.starts_with(page))
+    };
+    let untested = blocks().into_iter().filter(|block| {
+        is_of_us(block) && languages.contains(&&*block.language) && block.test.is_empty()
+    });
+    expect_none(
+        &untested.map(|block| format!("{}: no test runs it", block.place)).collect::<Vec<_>>(),
+    );
 }
 
 #[test]

@@ -56,6 +56,15 @@ func (s *scene) checkState(want state, aggregate string) {
 	}
 }
 
+// checkFailures fails the test if an attempt has failed.
+func (s *scene) checkFailures() {
+	s.t.Helper()
+	n, err := s.states.Database().Collection("inbox_failures").CountDocuments(s.t.Context(), bson.D{})
+	if n != 0 || err != nil {
+		s.t.Errorf("%d messages have failed (%v), want 0", n, err)
+	}
+}
+
 func TestConsumerAppliesEventsInTheOrderOfTheirVersions(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -74,6 +83,7 @@ func TestConsumerAppliesEventsInTheOrderOfTheirVersions(t *testing.T) {
 	s.queue.Publish(event("c", 1, 0, 1)) // behind all repetitions
 	testbroker.AwaitEffects(t, s.states, append(events, event("c", 1, 0, 1)))
 	s.checkState(state{Version: 3, Index: 1, Count: 3}, "a")
+	s.checkFailures()
 }
 
 func TestConsumerAppliesEachEventOnceWhenKilled(t *testing.T) {
@@ -94,6 +104,7 @@ func TestConsumerAppliesEachEventOnceWhenKilled(t *testing.T) {
 	s.start(s.uri())
 
 	testbroker.AwaitEffects(t, s.states, events)
+	s.checkFailures()
 }
 
 func TestConsumerRejectsEventsBehindAGapAfterFiveAttempts(t *testing.T) {

@@ -31,7 +31,7 @@ def check_failure(error: OperationFailure) -> None:
     """Raises ProbeError where the deployment has no transactions."""
     if error.code == _ILLEGAL_OPERATION:
         raise ProbeError(
-            "probe: MongoDB has no transactions here, since it is no replica set; "
+            "probe: MongoDB has no transactions here, since it is not a replica set; "
             "make it one (a single member suffices: docs/quickstart.md)"
         ) from error
 

@@ -21,10 +21,10 @@ use crate::integer::integral;
 use crate::metrics::ErasureMetrics;
 use crate::names::AggregateKey;
 use crate::stream::fields::{
-    AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, SIZE, VERSION,
+    AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, POSITION, SIZE, VERSION,
 };
 use crate::stream::record_ids;
-use crate::subscriptions::copies_of;
+use crate::subscriptions::{copies_of, forget_pages_up_to};
 
 /// The appends of one page.
 const PAGE_APPENDS: u32 = 100;
@@ -57,6 +57,8 @@ struct ErasedAppend {
     id: Bson,
     version: i64,
     size: u64,
+    /// The position of its last event in the feed, once it has one.
+    position: Option<i64>,
 }
 
 impl Eraser {
@@ -239,7 +241,7 @@ impl Eraser {
             .find(filter)
             .sort(doc! { VERSION: 1 })
             .limit(PAGE_APPENDS.into())
-            .projection(doc! { ID: 1, VERSION: 1, SIZE: 1 });
+            .projection(doc! { ID: 1, VERSION: 1, SIZE: 1, POSITION: 1 });
         let reading = async { finding.await?.try_collect::<Vec<Document>>().await };
         let found = within("read a stream to erase", limits::BATCH_TIMEOUT, reading).await?;
         let integer = |found: &Document, field| found.get(field).and_then(integral).unwrap_or(0);
@@ -247,6 +249,7 @@ impl Eraser {
             id: found.get(ID).cloned().unwrap_or(Bson::Null),
             version: integer(&found, VERSION),
             size: u64::try_from(integer(&found, SIZE)).unwrap_or(0),
+            position: found.get(POSITION).and_then(integral),
         };
         Ok(found.into_iter().map(append).collect())
     }
@@ -359,7 +362,13 @@ impl Eraser {
 
     /// The ids of all outbox records that may have the content of these appends: their own, and those of
     /// subscriptions.
+    ///
+    /// No others are added: the page is empty, and no subscription copies it as it was.
     async fn copies(&self, page: &[ErasedAppend]) -> Result<Vec<Uuid>, StoreError> {
+        // (A subscription has read an append only if it had a position by then.)
+        if let Some(position) = page.iter().filter_map(|append| append.position).max() {
+            forget_pages_up_to(&self.context, position).await?;
+        }
         let id = |append: &ErasedAppend| match &append.id {
             Bson::String(id) => id.clone(),
             id => id.to_string(),

@@ -14,7 +14,7 @@ use crate::feed::settings::FeedConfig;
 use crate::feed::state::LEASE;
 use crate::feed::status::SequencerStatus;
 use crate::feed::work::{Stopped, Work};
-use crate::transaction::{backoff, end};
+use crate::transaction::{backoff, end_transaction};
 
 /// The pause of a process that may not assign positions, until it asks again.
 const STANDBY_PAUSE: Duration = Duration::from_secs(2);
@@ -104,10 +104,11 @@ impl Sequencer {
         let mut work = Work::new(process, &self.settings, state, kept);
         let stopped = work.run(stop).await;
         let is_open = work.is_open;
-        if is_open {
-            end(kept).await;
-        }
-        let is_ended = !is_open || kept.is_none();
+        // (The session stays here, since the state may still name it.)
+        let is_ended = match kept {
+            Some(session) if is_open => end_transaction(session).await,
+            _ => true,
+        };
         process.context.commits().ignore();
         process.metrics.resign();
         process.head.send_modify(|head| head.is_own = false);

@@ -1,4 +1,9 @@
 //! The records that subscriptions have made of appends, for the erasure of their content.
+//!
+//! A worker may have read a page before its events were emptied, and copy it afterwards. So an erasure
+//! first empties the events, then ends the epoch of each owner that may hold such a page, and then looks
+//! for records. A transaction of that epoch that has committed before has left records that it finds; a
+//! later one finds another epoch, and the next owner reads empty events.
 
 use postrider_store::StoreError;
 use uuid::Uuid;
@@ -25,4 +30,16 @@ pub(crate) async fn copies_of(
         appends.iter().flat_map(move |(stream_id, events)| copy_ids(one, stream_id, *events))
     });
     Ok(ids.collect())
+}
+
+/// Ends the epoch of the push subscriptions that have not copied all up to a position of the feed. What they
+/// have read of events up to there is not copied any more: they read it again.
+///
+/// Others have no such page: a replay begins an epoch of its own.
+///
+/// # Errors
+///
+/// [`StoreError`].
+pub(crate) async fn forget_pages_up_to(context: &Context, position: i64) -> Result<(), StoreError> {
+    SubscriptionStore::new(context).end_epochs_behind(position).await
 }

@@ -14,8 +14,11 @@ pub const LAG_SECONDS: &str = "postrider_subscription_lag_seconds";
 /// Whether the subscription proceeds.
 pub const UP: &str = "postrider_subscription_up";
 
+/// Parked events of a pull subscription.
+pub const PARKED: &str = "postrider_subscription_parked";
+
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 3] = [
+pub const DESCRIPTIONS: [Description; 4] = [
     Description::gauge(
         LAG_EVENTS,
         "Events of the feed behind the position of the subscription, whatever its filter.",
@@ -30,6 +33,10 @@ pub const DESCRIPTIONS: [Description; 3] = [
         "1 while the subscription runs without an error, 0 while it has an error or was stopped by a \
          renewed feed; absent while it is paused.",
     ),
+    Description::gauge(
+        PARKED,
+        "Parked events of the pull subscription. (Those of a push subscription are dead records.)",
+    ),
 ];
 
 /// The series of the subscriptions that were seen.
@@ -40,7 +47,13 @@ pub(super) struct SubscriptionMetrics {
 
 impl SubscriptionMetrics {
     /// Sets the series of one subscription. `None` is unknown: the page of metrics leaves it out.
-    pub(super) fn set(&mut self, name: &str, lag: Option<Lag>, is_up: Option<bool>) {
+    pub(super) fn set(
+        &mut self,
+        name: &str,
+        lag: Option<Lag>,
+        is_up: Option<bool>,
+        parked: Option<i64>,
+    ) {
         if !self.seen.contains(name) {
             self.seen.insert(name.to_owned());
         }
@@ -51,6 +64,8 @@ impl SubscriptionMetrics {
         gauge!(LAG_SECONDS, "subscription" => label()).set(seconds);
         let up = is_up.map_or(f64::NAN, f64::from);
         gauge!(UP, "subscription" => label()).set(up);
+        let parked = parked.map_or(f64::NAN, |parked| parked as f64);
+        gauge!(PARKED, "subscription" => label()).set(parked);
     }
 
     /// Ends the series of all but these.
@@ -58,7 +73,7 @@ impl SubscriptionMetrics {
         let gone: Vec<String> =
             self.seen.iter().filter(|name| !names.contains(name.as_str())).cloned().collect();
         for name in gone {
-            self.set(&name, None, None);
+            self.set(&name, None, None, None);
             self.seen.remove(&name);
         }
     }

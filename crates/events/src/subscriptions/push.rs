@@ -94,17 +94,17 @@ impl PushWorker {
     }
 
     /// Copies events until `stop`, or until the subscription is not this worker's any more. `latest` is the
-    /// subscription as the process has last read it; `None` once it is gone.
+    /// subscription as the process has last read it; `None` once it is gone. Returns the session too.
     pub(super) async fn run(
         mut self,
         stop: CancellationToken,
         latest: watch::Receiver<Option<Subscription>>,
-    ) -> WorkerEnd {
+    ) -> (WorkerEnd, Option<ClientSession>) {
         let interruption = Interruption { stop, latest, owned: self.owned.clone() };
         let Err(end) = self.work(interruption).await;
         // (Without an answer the lease ends by itself.)
         let _ = self.parts.store.disown(&self.owned).await;
-        end
+        (end, self.session)
     }
 
     async fn work(&mut self, mut interruption: Interruption) -> Result<Infallible, WorkerEnd> {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use mongodb::ClientSession;
 use postrider_outbox::collections::Collections;
 use postrider_outbox::wakeup::Wakeup;
 use postrider_store::StoreError;
@@ -40,6 +41,9 @@ pub struct Pusher {
     /// Identifies this process to the others.
     owner: String,
     workers: HashMap<String, RunningWorker>,
+    /// The sessions of workers that have ended. While a document may name one, the driver must not give it to
+    /// other operations, which the next owner would end.
+    sessions: HashMap<String, ClientSession>,
     failures: HashMap<String, Failures>,
     metrics: SubscriptionMetrics,
 }
@@ -48,7 +52,7 @@ pub struct Pusher {
 struct RunningWorker {
     latest: watch::Sender<Option<Subscription>>,
     owned: Subscription,
-    task: JoinHandle<WorkerEnd>,
+    task: JoinHandle<(WorkerEnd, Option<ClientSession>)>,
 }
 
 /// The failures of a subscription in a row.
@@ -69,6 +73,7 @@ impl Pusher {
             parts: WorkerParts { store, outbox, feed, wake },
             owner: Uuid::new_v4().to_string(),
             workers: HashMap::new(),
+            sessions: HashMap::new(),
             failures: HashMap::new(),
             metrics: SubscriptionMetrics::default(),
         }
@@ -133,6 +138,7 @@ impl Pusher {
         }
         let names: HashSet<&str> = found.iter().map(|found| found.name.as_str()).collect();
         self.failures.retain(|name, _| names.contains(name.as_str()));
+        self.sessions.retain(|name, _| names.contains(name.as_str()));
         self.metrics.retain(&names);
         if is_measured {
             self.measure(&found).await?;
@@ -158,9 +164,17 @@ impl Pusher {
         let store = &self.parts.store;
         // A transaction of an owner that was killed would keep others from the document for a minute.
         store.end_session_of(found).await;
-        let session = store.session().await?;
-        let Some(owned) = store.own(&found.name, &self.owner, &session).await? else {
-            return Ok(());
+        let session = match self.sessions.remove(&found.name) {
+            Some(session) => session,
+            None => store.session().await?,
+        };
+        let owned = match store.own(&found.name, &self.owner, &session).await {
+            Ok(Some(owned)) => owned,
+            // (After an error it may be named nevertheless.)
+            other => {
+                self.sessions.insert(found.name.clone(), session);
+                return other.map(drop);
+            }
         };
         info!(
             subscription = owned.name,
@@ -186,7 +200,11 @@ impl Pusher {
         for name in names {
             let Some(worker) = self.workers.remove(&name) else { continue };
             let position = worker.latest.borrow().as_ref().map_or(0, |latest| latest.position);
-            match ended(worker.task).await {
+            let (end, session) = ended(worker.task).await;
+            if let Some(session) = session {
+                self.sessions.insert(name.clone(), session);
+            }
+            match end {
                 WorkerEnd::Asked => {}
                 WorkerEnd::Replaced => drop(self.failures.remove(&name)),
                 WorkerEnd::WrongFeed(reason) => self.stop(&worker.owned, &reason).await,
@@ -242,20 +260,24 @@ impl Pusher {
                 SubscriptionState::WrongFeed => Some(false),
                 SubscriptionState::Paused => None,
             };
-            self.metrics.set(&subscription.name, lag, is_up);
+            let is_pull = subscription.kind == SubscriptionKind::Pull;
+            let parked = is_pull.then_some(subscription.parked);
+            self.metrics.set(&subscription.name, lag, is_up, parked);
         }
         Ok(())
     }
 }
 
 /// Waits for the end of a worker, and passes its panic on.
-async fn ended(task: JoinHandle<WorkerEnd>) -> WorkerEnd {
+async fn ended(
+    task: JoinHandle<(WorkerEnd, Option<ClientSession>)>,
+) -> (WorkerEnd, Option<ClientSession>) {
     match task.await {
         Ok(end) => end,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             // It is never cancelled.
-            Err(_) => WorkerEnd::Asked,
+            Err(_) => (WorkerEnd::Asked, None),
         },
     }
 }

@@ -184,6 +184,18 @@ impl SubscriptionStore {
             .map(drop)
     }
 
+    /// Ends the epoch of the push subscriptions whose position is behind this one. They are free for an owner.
+    pub(super) async fn end_epochs_behind(&self, position: i64) -> Result<(), StoreError> {
+        let filter = doc! {
+            KIND: SubscriptionKind::Push.word(),
+            POSITION: { "$lt": position },
+        };
+        // (The session stays: the next owner ends what is left open in it.)
+        let set = doc! { EPOCH: { "$add": [format!("${EPOCH}"), 1_i64] } };
+        let ending = self.collection.update_many(filter, pipeline(set, &[OWNER, OWNED_UNTIL]));
+        within(CHANGE, limits::BATCH_TIMEOUT, ending).await.map(drop)
+    }
+
     /// Stops a subscription whose position is of another feed, unless it was changed meanwhile.
     pub(super) async fn stop(
         &self,

@@ -105,7 +105,7 @@ pub struct Subscription {
     /// When the lease ends or ended, by the server's clock.
     #[serde(default)]
     pub owned_until: Option<DateTime>,
-    /// Rises with every new owner and with every replay. Every write of an owner names it.
+    /// Rises with every new owner, with every replay, and by erasures. Every write of an owner names it.
     pub epoch: i64,
     /// Push: the session of the owner's transactions.
     #[serde(default)]

@@ -5,7 +5,7 @@ use mongodb::ClientSession;
 use crate::context::Context;
 use crate::subscriptions::error::SubscriptionError;
 use crate::transaction::{
-    TransactionOutcome, abort, backoff, begin, commit_any, end, is_retryable,
+    TransactionOutcome, abort, backoff, begin, commit_any, end_transaction, is_retryable,
 };
 
 /// The most tries.
@@ -26,7 +26,8 @@ pub(super) trait Statements: Sync {
 
 /// Runs statements in a transaction: all of them take effect, or none.
 ///
-/// They run in `open_session` if there is one, and leave the session there. After
+/// They run in `open_session` if there is one, and leave the session there, whatever happens: a document
+/// may name it, so that the driver must not give it to other operations. After
 /// [`SubscriptionError::Store`] the outcome may be unknown.
 pub(super) async fn transact<S: Statements>(
     context: &Context,
@@ -60,10 +61,13 @@ pub(super) async fn transact<S: Statements>(
                 return Err(error);
             }
         };
-        *open_session = Some(session);
         failures += 1;
-        if is_final || failures >= MAX_TRIES {
-            end(open_session).await;
+        let is_last = is_final || failures >= MAX_TRIES;
+        if is_last {
+            end_transaction(&session).await;
+        }
+        *open_session = Some(session);
+        if is_last {
             return Err(error.into());
         }
         tokio::time::sleep(backoff(failures)).await;

@@ -13,28 +13,19 @@ import (
 
 // Topic is a topic with a topic for its dead letters.
 type Topic struct {
-	Name  string
-	t     testing.TB
-	kafka *kgo.Client
+	Name        string
+	t           testing.TB
+	kafka, dead *kgo.Client
 }
 
 // NewTopic makes a topic with this number of partitions, and deletes it at the end of the test.
 func NewTopic(t testing.TB, partitions int32) *Topic {
 	t.Helper()
-	topic := &Topic{Name: "go-" + rand.Text()[:12], t: t}
-	dead := topic.Name + ".dead"
-	kafka, err := kgo.NewClient(
-		kgo.SeedBrokers(strings.Split(mongotest.Env(t, "POSTRIDER_TEST_KAFKA_BROKERS"), ",")...),
-		kgo.ConsumeTopics(dead),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.UnknownTopicRetries(-1),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	topic.kafka = kafka
+	name := "go-" + rand.Text()[:12]
+	dead := name + ".dead"
+	kafka := newClient(t)
 	admin := kadm.NewClient(kafka)
-	made, err := admin.CreateTopics(t.Context(), partitions, 1, nil, topic.Name, dead)
+	made, err := admin.CreateTopics(t.Context(), partitions, 1, nil, name, dead)
 	if err == nil {
 		err = made.Error()
 	}
@@ -42,12 +33,24 @@ func NewTopic(t testing.TB, partitions int32) *Topic {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := admin.DeleteTopics(context.Background(), topic.Name, dead); err != nil {
+		if _, err := admin.DeleteTopics(context.Background(), name, dead); err != nil {
 			t.Error(err)
 		}
-		kafka.Close()
 	})
-	return topic
+	// Made when the topic is there: a client that has not found one asks again some time later only.
+	letters := newClient(t, kgo.ConsumeTopics(dead), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	return &Topic{name, t, kafka, letters}
+}
+
+func newClient(t testing.TB, options ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	brokers := strings.Split(mongotest.Env(t, "POSTRIDER_TEST_KAFKA_BROKERS"), ",")
+	client, err := kgo.NewClient(append(options, kgo.SeedBrokers(brokers...))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
 }
 
 // Publish sends messages, and waits for their confirms.
@@ -72,7 +75,7 @@ func (topic *Topic) DeadLetter() map[string]string {
 	topic.t.Helper()
 	ctx, cancel := context.WithTimeout(topic.t.Context(), mongotest.WaitLimit)
 	defer cancel()
-	fetches := topic.kafka.PollRecords(ctx, 1)
+	fetches := topic.dead.PollRecords(ctx, 1)
 	if err := fetches.Err(); err != nil {
 		topic.t.Fatalf("no dead letter: %v", err)
 	}

@@ -3,24 +3,35 @@ package testprogram
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/clients/go/internal/mongotest"
 )
 
-// asProgram is set where the binary of a test is the program that it tests.
+// asProgram is set where the binary of a test is the program that it tests: to the process id of the test.
 const asProgram = "POSTRIDER_TEST_AS_PROGRAM"
 
 // Main runs the tests, or the program where Start has started this process. TestMain calls it.
 func Main(tests *testing.M, program func()) {
-	if os.Getenv(asProgram) == "" {
+	parent := os.Getenv(asProgram)
+	if parent == "" {
 		os.Exit(tests.Run())
 	}
+	go func() {
+		// A test that runs out of time ends without its cleanups.
+		for strconv.Itoa(os.Getppid()) == parent {
+			time.Sleep(time.Second)
+		}
+		os.Exit(1)
+	}()
 	program()
 }
 
@@ -40,7 +51,7 @@ func Start(t testing.TB, stdin io.Reader, environment ...string) *Program {
 		t.Fatal(err)
 	}
 	p := &Program{t: t, process: exec.Command(self), output: &buffer{}, ended: make(chan struct{})}
-	p.process.Env = append(append(os.Environ(), asProgram+"=1"), environment...)
+	p.process.Env = append(append(os.Environ(), fmt.Sprintf("%s=%d", asProgram, os.Getpid())), environment...)
 	p.process.Stdin, p.process.Stdout, p.process.Stderr = stdin, p.output, p.output
 	if err := p.process.Start(); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package com.postrider.examples;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -80,6 +81,22 @@ class KafkaReceiverTest {
             assertEquals(once, own.effectsOn("received", "key-" + key));
         }
         assertEquals(MESSAGES, own.collection("inbox").countDocuments());
+    }
+
+    @Test
+    void transactionThatTheDriverRepeatsHasItsEffectOnce() throws Exception {
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            boolean failed = false;
+            for (int i = 0; i < 5 * KEYS && !failed; i += KEYS) {
+                int effects = i / KEYS + 1;
+                int hits = own.failNextCommit();
+                publish(i);
+                consumer.await("the effect", () -> own.effects("received") == effects);
+                failed = own.hasCommitFailedSince(hits);
+                assertEquals(IntStream.range(0, effects).boxed().toList(), own.effectsOn("received", "key-0"));
+            }
+            assertTrue(failed, "no commit has failed");
+        }
     }
 
     @Test

@@ -12,7 +12,10 @@ import org.bson.Document;
 /** A database of its own for a test; dropped when it is closed. */
 final class OwnDatabase implements AutoCloseable {
     final String name = "java_" + UUID.randomUUID().toString().replace("-", "");
-    final String uri = Example.environment("POSTRIDER_TEST_MONGODB_URI").replaceFirst("/\\?", "/" + name + "?");
+    /** Known to fail points by its appName: no other client has it. */
+    final String uri = Example.environment("POSTRIDER_TEST_MONGODB_URI")
+            .replaceFirst("/\\?", "/" + name + "?appName=" + name + "&");
+
     final MongoClient client = MongoClients.create(uri);
     final MongoDatabase database = client.getDatabase(name);
 
@@ -37,6 +40,25 @@ final class OwnDatabase implements AutoCloseable {
 
     List<Document> all(String collection) {
         return collection(collection).find().into(new ArrayList<>());
+    }
+
+    /**
+     * Lets the next commit of a client of this database fail, so that the driver repeats the transaction. Returns how
+     * often the fail point of the server has been hit.
+     */
+    int failNextCommit() {
+        return client.getDatabase("admin")
+                .runCommand(Document.parse("{configureFailPoint: 'failCommand', mode: {times: 1}, data: {"
+                        + "failCommands: ['commitTransaction'], errorCode: 251, "
+                        + "errorLabels: ['TransientTransactionError'], appName: '" + name + "'}}"))
+                .getInteger("count");
+    }
+
+    /** Turns the fail point off, and returns whether a commit has failed: another test may have replaced it. */
+    boolean hasCommitFailedSince(int hits) {
+        Document answer = client.getDatabase("admin")
+                .runCommand(new Document("configureFailPoint", "failCommand").append("mode", "off"));
+        return answer.getInteger("count") > hits;
     }
 
     @Override

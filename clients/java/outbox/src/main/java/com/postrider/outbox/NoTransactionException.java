@@ -1,6 +1,6 @@
 package com.postrider.outbox;
 
-/** A record was to be enqueued in a session that has no running transaction. Nothing was sent to MongoDB. */
+/** The session of an {@code enqueue} has no running transaction. Nothing was sent to MongoDB. */
 public final class NoTransactionException extends IllegalStateException {
     private static final long serialVersionUID = 1L;
 
