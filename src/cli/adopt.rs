@@ -1,5 +1,7 @@
 //! `postrider adopt`: the bridge from the outbox of another system.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use bson::{Bson, DateTime};
 use clap::Args;
@@ -7,10 +9,11 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::adopt::bridge::{AdoptReport, Bridge};
+use crate::adopt::bridge::Bridge;
 use crate::adopt::mapping::Mapping;
 use crate::adopt::old_relay;
 use crate::adopt::presets::Preset;
+use crate::adopt::report::AdoptReport;
 use crate::adopt::source::StartPoint;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, Format, OutputArgs};
@@ -34,13 +37,14 @@ pub(super) struct Options {
     /// Copy what is there, and end
     #[arg(long)]
     once: bool,
-    /// The old relay does not run any longer, and will not
+    /// The old relay is stopped, and stays so: else both relays send every message
     #[arg(long)]
     old_relay_stopped: bool,
-    /// Where to begin with documents without a status: now, a time (2026-01-31T12:00:00Z) or behind an _id
+    /// Where to begin, for documents without a status: with what is inserted from now on, or since a time
+    /// (2026-01-31T12:00:00Z), or after the document with this _id
     #[arg(long, value_parser = start_of, value_name = "now|TIME|ID")]
     from: Option<StartPoint>,
-    /// Begin at --from although a place in the change stream is stored
+    /// Begin again, at --from or with a scan, although a place in the change stream is stored
     #[arg(long)]
     forget_place: bool,
     #[command(flatten)]
@@ -63,7 +67,11 @@ fn start_of(text: &str) -> Result<StartPoint, String> {
         return Ok(StartPoint::Time(time));
     }
     let id = RecordId::parse_candidates(text).into_iter().next();
-    id.map(|id| StartPoint::Id(Bson::from(&id))).ok_or_else(|| "is no time and no id".to_owned())
+    let id = id.map(|id| StartPoint::Id(Bson::from(&id)));
+    id.ok_or_else(|| {
+        "is neither now, nor a time, nor an _id; ids are written as `outbox list` shows them"
+            .to_owned()
+    })
 }
 
 pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
@@ -76,6 +84,10 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
         .map_err(|errors| Failure::Usage(errors.iter().map(ToString::to_string).collect()))?;
     old_relay::check_collections(&mapping, &plan.database, &plan.prefix)
         .map_err(|error| Failure::Usage(vec![error.to_string()]))?;
+    if options.from.is_some() && mapping.has_state() {
+        let detail = "--from: the documents have a status, which shows what must be copied; leave --from out";
+        return Err(Failure::Usage(vec![detail.to_owned()]));
+    }
     let runs_on = !options.once && !options.dry_run;
     if runs_on {
         let log = &loaded.config.log;
@@ -84,43 +96,60 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     }
     let metrics = runs_on.then(telemetry::metrics::install).transpose();
     let metrics = metrics.context("failed to install the metrics")?;
+    let from = options.from.as_ref();
+    let format = options.output.output;
     block_on(async {
         if options.dry_run {
             let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
             let outbox = Collections::new(client, &plan.database, &plan.prefix);
-            let report = Bridge::new(outbox, mapping).dry_run(options.from.as_ref()).await;
-            return show(
-                &report.context("the other outbox cannot be read")?,
-                true,
-                options.output.output,
-            );
+            let bridge = opened(outbox, mapping).await?;
+            let report = bridge.dry_run(from).await.context("failed to read the other outbox")?;
+            return show(&report, true, format);
         }
         let outbox = store::outbox(&plan).await?;
         let stopped =
             old_relay::check_stopped(outbox.client(), &mapping, options.old_relay_stopped).await;
-        let stopped = stopped.context("the old relay cannot be examined")?;
+        let stopped = stopped.context("failed to examine the old relay")?;
         stopped.map_err(|error| Failure::Failed(error.into()))?;
-        let bridge = Bridge::new(outbox, mapping);
-        let from = options.from.as_ref();
+        let bridge = opened(outbox, mapping).await?;
         let Some(metrics) = metrics else {
-            let report = bridge.once(from).await.context("the bridge failed")?;
-            return show(&report, false, options.output.output);
+            let report = bridge.once(from).await.context("failed to copy the other outbox")?;
+            return show(&report, false, format);
         };
+        let bridge = Arc::new(bridge);
         let stop = CancellationToken::new();
         let signals = Signals::listen().context("failed to listen for signals")?;
         tokio::spawn(signals.watch(stop.clone()));
         let ops = OpsServer::bind(&plan.ops_listen).await.map_err(anyhow::Error::from)?;
         info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
         let health = Health::default();
-        health.set("store", HealthPart::ok());
+        let watched = bridge.clone();
+        health.watch("adopt", move || match watched.trouble() {
+            None => HealthPart::ok(),
+            Some(trouble) => HealthPart::degraded(trouble),
+        });
         let serving = ops.serve(health, metrics, BlockedKeys::default());
         tokio::select! {
             ended = bridge.run(from, options.forget_place, &stop) => {
-                show(&ended.context("the bridge ended")?, false, options.output.output)
+                show(&ended.context("the bridge ended")?, false, format)
             }
             _ = serving => Err(Failure::Failed(anyhow::anyhow!("the ops server ended"))),
         }
     })
+}
+
+/// The bridge, if its source exists: with a wrong name it would copy nothing, without a word.
+async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure> {
+    let Mapping { database, collection, .. } = &mapping;
+    let missing = format!(
+        "adopt.collection = {collection}: there is no such collection in the database {database}; correct \
+         adopt.collection or adopt.database"
+    );
+    let bridge = Bridge::new(outbox, mapping);
+    match bridge.source_exists().await.context("failed to read the other outbox")? {
+        true => Ok(bridge),
+        false => Err(Failure::Failed(anyhow::anyhow!(missing))),
+    }
 }
 
 fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failure> {

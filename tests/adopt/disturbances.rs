@@ -135,11 +135,14 @@ async fn documents_without_a_status_are_followed_from_the_stored_place() {
 #[fixture::test]
 async fn lost_stream_of_documents_with_a_status_is_followed_by_a_scan() {
     let test = source().await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 1)]).await;
     let mut bridge = start(&test, None);
     bridge.until_logged("following the other outbox").await;
     test.documents().drop().await.unwrap();
+    bridge.until_logged("there is no collection").await;
     test.insert(vec![namastack("b", "k", "NEW", 2), namastack("a", "k", "NEW", 3)]).await;
     until_copied(&test, 2).await;
+    assert_eq!(test.ids().await, ["b", "a"].map(Bson::from));
     let series = r#"postrider_adopt_scans_total{reason="lost_stream"}"#;
     bridge.until_metric(series, |value| value >= 1.0).await;
     bridge.stop().await;

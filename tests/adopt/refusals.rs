@@ -35,6 +35,20 @@ async fn other_relays_must_be_said_to_be_stopped() {
 }
 
 #[fixture::test]
+async fn source_that_is_absent_and_start_without_use_are_refused() {
+    let test = TestSource::new("cap", &[]).await;
+    for mode in ["--once", "--dry-run"] {
+        let refused = test.adopt(&[mode, "--old-relay-stopped"]).await.with_code(1);
+        assert!(refused.stderr.contains("adopt.collection = old_"), "{refused}");
+    }
+    test.insert(vec![doc! { "_id": 1, "StatusName": "Succeeded" }]).await;
+
+    let refused = test.adopt(&["--dry-run", "--from", "now"]).await.with_code(2);
+
+    assert!(refused.stderr.contains("leave --from out"), "{refused}");
+}
+
+#[fixture::test]
 async fn namastack_needs_a_handler_and_other_collections() {
     let mut test = TestSource::new("namastack", &[]).await;
     let refused = test.adopt(&["--dry-run"]).await.with_code(2);
@@ -46,6 +60,7 @@ async fn namastack_needs_a_handler_and_other_collections() {
     assert!(refused.stderr.contains("outbox.collection_prefix"), "{refused}");
 
     test.more.push("outbox.collection_prefix=new_".to_owned());
+    test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
     test.adopt(&["--dry-run"]).await.with_code(0);
 }
 

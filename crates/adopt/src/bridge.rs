@@ -1,25 +1,25 @@
 //! The loop: own, scan, follow.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, Document};
+use bson::{Bson, Timestamp};
 use futures_util::StreamExt;
-use mongodb::ClientSession;
 use mongodb::change_stream::event::ResumeToken;
-use postrider_outbox::collections::{Collections, names};
-use postrider_outbox::fields::ID;
+use postrider_outbox::collections::Collections;
 use postrider_store::text::chain;
-use postrider_store::{ServerClock, StoreError, limits, within};
+use postrider_store::{OutageLog, ServerClock, StoreError, limits, within};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 use uuid::Uuid;
 
-use crate::copy::{self, Copier, CopyOutcome};
+use crate::copy::{self, CopySession};
 use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
-use crate::read::{Candidate, LeftDocument, LeftReason, ReadOutcome, read};
+use crate::read::{Candidate, ReadOutcome, read};
+use crate::report::{AdoptError, AdoptReport};
 use crate::source::{
     self, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
 };
@@ -29,85 +29,46 @@ use crate::state::{BridgeStore, LEASE};
 const STANDBY_PAUSE: Duration = Duration::from_secs(2);
 
 /// The pause after an error.
-const FAILURE_PAUSE: Duration = Duration::from_millis(500);
-
-/// How often the transactions of a batch may fail.
-const MAX_FAILURES: u32 = 20;
-
-/// The most documents that a report lists.
-const MAX_LISTED: usize = 1_000;
-
-/// Why the bridge ended.
-#[derive(Debug, thiserror::Error)]
-pub enum AdoptError {
-    /// Of MongoDB.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Documents without a status may be missing.
-    #[error(
-        "the place in the change stream of {collection} is lost, and its documents have no status: what was inserted \
-         since then cannot be told from what was delivered; find the last message that arrived, then begin again with \
-         --forget-place and --from ID or --from now"
-    )]
-    LostPlace {
-        /// The source.
-        collection: String,
-    },
-    /// The operator must name the start.
-    #[error(
-        "the documents of {collection} have no status; name the start: --from now, --from TIME or --from ID"
-    )]
-    NoStart {
-        /// The source.
-        collection: String,
-    },
-    /// Another process copies.
-    #[error(
-        "another process copies {collection}; stop it, or wait for the end of its lease ({LEASE:?})"
-    )]
-    Owned {
-        /// The source.
-        collection: String,
-    },
-}
-
-/// What a run has done.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AdoptReport {
-    /// Documents that were copied, or of a dry run, would be.
-    pub copied: u64,
-    /// Documents that stay as they are, by reason.
-    pub left: BTreeMap<LeftReason, u64>,
-    /// The first of them.
-    pub listed: Vec<LeftDocument>,
-    /// The first records, of a dry run.
-    pub sample: Vec<Document>,
-}
+pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The bridge of one source.
 pub struct Bridge {
-    outbox: Collections,
-    mapping: Mapping,
+    pub(crate) outbox: Collections,
+    pub(crate) mapping: Mapping,
     source: Source,
-    store: BridgeStore,
-    owner: String,
+    pub(crate) store: BridgeStore,
+    pub(crate) owner: String,
     clock: ServerClock,
-    metrics: AdoptMetrics,
+    pub(crate) metrics: AdoptMetrics,
+    outage: OutageLog,
+    trouble: Mutex<Option<String>>,
 }
 
-/// The right to copy, with its session.
-struct Owned {
-    epoch: i64,
-    session: ClientSession,
+/// The right to copy, with the session of this process.
+pub(crate) struct Owned<'a> {
+    pub(crate) epoch: i64,
+    pub(crate) session: &'a mut CopySession,
     token: Option<Bson>,
-    kept_at: Instant,
+    start: Option<Timestamp>,
+    pub(crate) kept_at: Instant,
 }
 
-/// How following ended.
-enum Ended {
+/// How a part of the work ended.
+pub(crate) enum Ended {
+    /// As it was told to.
     Stopped,
+    /// Another process copies.
     NotOwner,
+    /// The place in the change stream is lost.
     Lost,
+}
+
+/// What a scan would be for.
+enum Scanning {
+    AtStart,
+    /// The operator gave the stored place up.
+    Forgotten,
+    OfLostStream,
 }
 
 impl Bridge {
@@ -121,18 +82,35 @@ impl Bridge {
             owner: Uuid::new_v4().to_string(),
             clock: ServerClock::default(),
             metrics: AdoptMetrics::new(),
+            outage: OutageLog::default(),
+            trouble: Mutex::default(),
         }
+    }
+
+    /// Whether the collection of the source exists.
+    ///
+    /// # Errors
+    ///
+    /// Of MongoDB.
+    pub async fn source_exists(&self) -> Result<bool, StoreError> {
+        self.source.exists().await
+    }
+
+    /// Why nothing is copied at the moment, in one line.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads what would be copied. Writes nothing.
     ///
     /// # Errors
     ///
-    /// Of MongoDB.
+    /// [`AdoptError`].
     pub async fn dry_run(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
+        let behind = self.behind(from)?;
         let mut report = AdoptReport::default();
         let at = self.source.snapshot_time().await?;
-        let mut scan = self.source.scan(at, behind(from)).await?;
+        let mut scan = self.source.scan(at, behind).await?;
         while let Some(page) = next_page(&mut scan).await? {
             for candidate in self.read_all(&page, &mut report).await? {
                 report.copied += 1;
@@ -150,21 +128,29 @@ impl Bridge {
     ///
     /// [`AdoptError`].
     pub async fn once(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
-        if !self.mapping.has_state() && !matches!(from, Some(StartPoint::Id(_))) {
-            return Err(AdoptError::NoStart { collection: self.mapping.source() });
-        }
+        let behind = self.behind(from)?;
         let mut report = AdoptReport::default();
-        let Some(mut owned) = self.own().await? else {
+        let mut kept = None;
+        let Some(mut owned) = self.own(&mut kept).await? else {
             return Err(AdoptError::Owned { collection: self.mapping.source() });
         };
         let stop = CancellationToken::new();
         self.metrics.scans_at_start.increment(1);
         let at = self.source.snapshot_time().await?;
-        let ended = self.scan(&mut owned, at, behind(from), &stop, &mut report).await;
+        let ended = self.scan(&mut owned, at, behind, &stop, &mut report).await;
         self.leave().await;
         match ended? {
-            Ended::NotOwner => Err(AdoptError::Owned { collection: self.mapping.source() }),
-            Ended::Stopped | Ended::Lost => Ok(report),
+            Some(Ended::NotOwner) => Err(AdoptError::Owned { collection: self.mapping.source() }),
+            _ => Ok(report),
+        }
+    }
+
+    /// Behind which document a scan begins; documents without a status need one.
+    fn behind<'a>(&self, from: Option<&'a StartPoint>) -> Result<Option<&'a Bson>, AdoptError> {
+        match from {
+            Some(StartPoint::Id(id)) => Ok(Some(id)),
+            _ if self.mapping.has_state() => Ok(None),
+            _ => Err(AdoptError::NoDocument { collection: self.mapping.source() }),
         }
     }
 
@@ -186,37 +172,32 @@ impl Bridge {
         {
             return Err(AdoptError::NoStart { collection: self.mapping.source() });
         }
-        // A place that is stored goes before the start that the operator names: so a restart with the same arguments
-        // continues.
-        let mut has_lost = forget_place;
-        let mut is_first = true;
+        let mut kept = None;
+        let mut scanning = if forget_place { Scanning::Forgotten } else { Scanning::AtStart };
         while !stop.is_cancelled() {
-            let ended = self
-                .work(if is_first { from } else { None }, &mut has_lost, stop, &mut report)
-                .await;
+            let began = Instant::now();
+            let ended = self.work(&mut kept, from, &mut scanning, stop, &mut report).await;
             self.metrics.owner.set(0.0);
             self.metrics.change_stream_up.set(0.0);
             let pause = match ended {
                 Ok(Ended::Stopped) => break,
-                Ok(Ended::NotOwner) => STANDBY_PAUSE,
+                Ok(Ended::NotOwner) => {
+                    self.recovered();
+                    STANDBY_PAUSE
+                }
                 Ok(Ended::Lost) => {
                     if !self.mapping.has_state() {
                         self.leave().await;
                         return Err(AdoptError::LostPlace { collection: self.mapping.source() });
                     }
-                    has_lost = true;
-                    is_first = false;
+                    scanning = Scanning::OfLostStream;
                     warn!(
                         "lost the change stream of the other outbox; scanning it by its own time"
                     );
                     FAILURE_PAUSE
                 }
-                Err(AdoptError::Store(error)) if is_lost(&error) && self.mapping.has_state() => {
-                    has_lost = true;
-                    FAILURE_PAUSE
-                }
                 Err(AdoptError::Store(error)) if !error.is_permanent() => {
-                    warn!(error = chain(&error), "failed to copy documents; trying again");
+                    self.failed(began, &error);
                     FAILURE_PAUSE
                 }
                 Err(error) => {
@@ -235,66 +216,118 @@ impl Bridge {
 
     async fn work(
         &self,
+        kept: &mut Option<CopySession>,
         from: Option<&StartPoint>,
-        has_lost: &mut bool,
+        scanning: &mut Scanning,
         stop: &CancellationToken,
         report: &mut AdoptReport,
     ) -> Result<Ended, AdoptError> {
-        let Some(mut owned) = self.own().await? else { return Ok(Ended::NotOwner) };
+        let Some(mut owned) = self.own(kept).await? else { return Ok(Ended::NotOwner) };
         self.metrics.owner.set(1.0);
-        if *has_lost && !self.store.forget_place(&self.owner, owned.epoch).await? {
-            return Ok(Ended::NotOwner);
-        }
-        let place = owned.token.take().filter(|_| !*has_lost).map(token_of).transpose()?;
-        let start = match place {
-            Some(token) => StreamStart::Behind(token),
-            None => {
-                let at = self.source.snapshot_time().await?;
-                // Opened before the scan, so that a place that is gone when the scan ends is noticed.
-                let scans = self.mapping.has_state() || matches!(from, Some(StartPoint::Id(_)));
-                if scans {
-                    let reason = if *has_lost {
-                        &self.metrics.scans_of_lost_stream
-                    } else {
-                        &self.metrics.scans_at_start
-                    };
-                    reason.increment(1);
-                    match self.scan(&mut owned, at, behind(from), stop, report).await? {
-                        Ended::Lost => {}
-                        other => return Ok(other),
-                    }
-                }
-                match from {
-                    Some(StartPoint::Time(time)) => StreamStart::At(bson::Timestamp {
-                        time: u32::try_from(time.timestamp_millis() / 1_000).unwrap_or(0),
-                        increment: 1,
-                    }),
-                    _ => StreamStart::At(source::next(at)),
-                }
+        if !matches!(scanning, Scanning::AtStart) {
+            if !self.store.forget_place(&self.owner, owned.epoch).await? {
+                return Ok(Ended::NotOwner);
             }
+            (owned.token, owned.start) = (None, None);
+            if matches!(scanning, Scanning::Forgotten) {
+                // Once: a place that is stored from now on is that of the new start.
+                *scanning = Scanning::AtStart;
+            }
+        }
+        // A place that is stored goes before the start that the operator names: so a restart with the same arguments
+        // continues.
+        let start = match owned.token.take() {
+            Some(token) => StreamStart::Behind(token_of(token)?),
+            None => match self.scan_and_start(&mut owned, from, scanning, stop, report).await? {
+                Ok(start) => StreamStart::At(start),
+                Err(ended) => return Ok(ended),
+            },
         };
         let mut stream = match self.source.follow(start).await {
             Ok(stream) => stream,
             Err(error) if is_lost(&error) => return Ok(Ended::Lost),
             Err(error) => return Err(error.into()),
         };
-        *has_lost = false;
+        *scanning = Scanning::AtStart;
         self.metrics.change_stream_up.set(1.0);
+        self.recovered();
         info!(source = self.mapping.source(), "following the other outbox");
         self.follow(&mut owned, &mut stream, stop, report).await
     }
 
-    /// Takes the right to copy.
-    async fn own(&self) -> Result<Option<Owned>, StoreError> {
-        let action = "copy documents";
-        let driver = |source| StoreError::Driver { action, source: Box::new(source) };
-        let session = self.outbox.client().start_session().causal_consistency(false);
-        let session = session.await.map_err(driver)?;
-        let Some(state) = self.store.own(&self.owner, session.id()).await? else { return Ok(None) };
-        if let Some(earlier) = &state.earlier_session {
-            copy::end(self.outbox.client(), earlier).await;
+    /// Copies what is there, if that can be told from what was delivered. Returns from when to follow.
+    async fn scan_and_start(
+        &self,
+        owned: &mut Owned<'_>,
+        from: Option<&StartPoint>,
+        scanning: &Scanning,
+        stop: &CancellationToken,
+        report: &mut AdoptReport,
+    ) -> Result<Result<Timestamp, Ended>, AdoptError> {
+        let at = self.source.snapshot_time().await?;
+        let mut start = source::next(at);
+        if !self.mapping.has_state() {
+            // (A process that died before it stored its first place is continued from its start: what was inserted
+            // and deleted since then is in the change stream only.)
+            start = match (owned.start, from) {
+                (Some(start), _) => start,
+                (None, Some(StartPoint::Time(time))) => source::at_time(*time),
+                (None, _) => start,
+            };
+            if owned.start.is_none() && !self.store.begin(&self.owner, owned.epoch, start).await? {
+                return Ok(Err(Ended::NotOwner));
+            }
         }
-        Ok(Some(Owned { epoch: state.epoch, session, token: state.token, kept_at: Instant::now() }))
+        // (The stream begins at the time of the scan: if that is no longer in the oplog at its end, opening fails.)
+        let behind = match from {
+            Some(StartPoint::Id(id)) => Some(id),
+            _ if self.mapping.has_state() => None,
+            _ => return Ok(Ok(start)),
+        };
+        let reason = match scanning {
+            Scanning::OfLostStream => &self.metrics.scans_of_lost_stream,
+            Scanning::AtStart | Scanning::Forgotten => &self.metrics.scans_at_start,
+        };
+        reason.increment(1);
+        Ok(match self.scan(owned, at, behind, stop, report).await? {
+            None => Ok(start),
+            Some(ended) => Err(ended),
+        })
+    }
+
+    /// Takes the right to copy, in the session of this process.
+    ///
+    /// An owner that was killed may have left a transaction open, and every write to the state would wait for its
+    /// end: up to `transactionLifetimeLimitSeconds`.
+    async fn own<'a>(
+        &self,
+        kept: &'a mut Option<CopySession>,
+    ) -> Result<Option<Owned<'a>>, StoreError> {
+        let client = self.outbox.client();
+        let session = match kept {
+            Some(session) => session,
+            None => kept.insert(CopySession::start(client).await?),
+        };
+        session.end_open(client).await;
+        if let Some(silent) = self.store.silent_session(&self.owner).await? {
+            copy::end(client, &silent).await;
+        }
+        let mut state = self.store.own(&self.owner, session.session.id()).await?;
+        if state.is_none() {
+            // (Only one that is absent is created: a standby process writes nothing.)
+            if self.store.exists().await? {
+                return Ok(None);
+            }
+            self.store.create().await?;
+            state = self.store.own(&self.owner, session.session.id()).await?;
+        }
+        Ok(state.map(|state| Owned {
+            epoch: state.epoch,
+            session,
+            token: state.token,
+            start: state.start,
+            kept_at: Instant::now(),
+        }))
     }
 
     async fn leave(&self) {
@@ -303,36 +336,50 @@ impl Bridge {
         }
     }
 
-    /// Copies what was committed at this time; [`Ended::Lost`] at its end, since what comes is not followed yet.
+    fn failed(&self, began: Instant, error: &StoreError) {
+        if self.outage.failed(began) {
+            warn!(error = chain(error), "failed to copy documents; trying again");
+        }
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.brief());
+    }
+
+    fn recovered(&self) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(tries) = self.outage.succeeded() {
+            info!(tries, "copying documents again");
+        }
+    }
+
+    /// Copies what was committed at this time; `Some` where the work ends.
     async fn scan(
         &self,
-        owned: &mut Owned,
-        at: bson::Timestamp,
+        owned: &mut Owned<'_>,
+        at: Timestamp,
         behind: Option<&Bson>,
         stop: &CancellationToken,
         report: &mut AdoptReport,
-    ) -> Result<Ended, AdoptError> {
+    ) -> Result<Option<Ended>, AdoptError> {
         let mut scan = self.source.scan(at, behind).await?;
         while let Some(page) = next_page(&mut scan).await? {
             let candidates = self.read_all(&page, report).await?;
             for batch in candidates.chunks(self.mapping.batch_size) {
-                if stop.is_cancelled() {
-                    return Ok(Ended::Stopped);
+                if let Some(ended) = self.copy(owned, batch.to_vec(), None, stop, report).await? {
+                    return Ok(Some(ended));
                 }
-                if !self.copy(owned, batch.to_vec(), None, report).await? {
-                    return Ok(Ended::NotOwner);
-                }
+            }
+            if stop.is_cancelled() {
+                return Ok(Some(Ended::Stopped));
             }
             if !self.keep(owned, None).await? {
-                return Ok(Ended::NotOwner);
+                return Ok(Some(Ended::NotOwner));
             }
         }
-        Ok(Ended::Lost)
+        Ok(None)
     }
 
     async fn follow(
         &self,
-        owned: &mut Owned,
+        owned: &mut Owned<'_>,
         stream: &mut SourceStream,
         stop: &CancellationToken,
         report: &mut AdoptReport,
@@ -372,8 +419,8 @@ impl Bridge {
             }
             let documents = self.documents(changes).await?;
             let candidates = self.read_all(&documents, report).await?;
-            if !self.copy(owned, candidates, token.as_ref(), report).await? {
-                return Ok(Ended::NotOwner);
+            if let Some(ended) = self.copy(owned, candidates, token.as_ref(), stop, report).await? {
+                return Ok(ended);
             }
         }
     }
@@ -433,144 +480,18 @@ impl Bridge {
         Ok(candidates)
     }
 
-    fn leave_document(&self, left: LeftDocument, report: &mut AdoptReport) {
-        self.metrics.left(left.reason);
-        *report.left.entry(left.reason).or_default() += 1;
-        if report.listed.len() < MAX_LISTED {
-            warn!(
-                id = left.id,
-                reason = left.reason.label(),
-                detail = left.detail,
-                "left a document as it is"
-            );
-            report.listed.push(left);
-        }
-    }
-
-    /// Copies a batch in its order; `false` if another process copies. A document that changed, or that MongoDB
-    /// refuses, stays as it is.
-    async fn copy(
-        &self,
-        owned: &mut Owned,
-        batch: Vec<Candidate>,
-        token: Option<&Bson>,
-        report: &mut AdoptReport,
-    ) -> Result<bool, AdoptError> {
-        let copier = Copier {
-            outbox: &self.outbox,
-            mapping: &self.mapping,
-            store: &self.store,
-            owner: &self.owner,
-            epoch: owned.epoch,
-        };
-        let last = batch.len();
-        // The parts that are still to be copied; only behind the last of them is the place that of the batch.
-        let mut parts = vec![batch];
-        let mut failures = 0;
-        if last == 0 {
-            return self.keep(owned, token).await.map_err(AdoptError::from);
-        }
-        while let Some(mut part) = parts.pop() {
-            if part.is_empty() {
-                continue;
-            }
-            let place = token.filter(|_| parts.is_empty());
-            match copier.copy(&mut owned.session, &part, place).await {
-                CopyOutcome::All => {
-                    owned.kept_at = Instant::now();
-                    let count = u64::try_from(part.len()).unwrap_or(0);
-                    report.copied += count;
-                    self.metrics.copied.increment(count);
-                }
-                CopyOutcome::NotOwner => return Ok(false),
-                CopyOutcome::Changed if part.len() == 1 => {
-                    let detail = "its status changed meanwhile".to_owned();
-                    self.leave_candidate(&part[0], LeftReason::Changed, detail, report);
-                }
-                CopyOutcome::Changed => {
-                    let behind = part.split_off(part.len() / 2);
-                    parts.push(behind);
-                    parts.push(part);
-                }
-                CopyOutcome::Refused { reason: LeftReason::Duplicate, .. } => {
-                    let existing = self.existing(&part).await?;
-                    let (known, rest): (Vec<Candidate>, Vec<Candidate>) = part
-                        .into_iter()
-                        .partition(|candidate| existing.contains(&record_id(candidate)));
-                    for candidate in &known {
-                        let detail = "the outbox has a record of this id".to_owned();
-                        self.leave_candidate(candidate, LeftReason::Duplicate, detail, report);
-                    }
-                    parts.push(rest);
-                }
-                CopyOutcome::Refused { at, reason, detail } => {
-                    let candidate = part.remove(at.min(part.len() - 1));
-                    self.leave_candidate(&candidate, reason, detail, report);
-                    parts.push(part);
-                }
-                CopyOutcome::Again(error) => {
-                    failures += 1;
-                    if failures > MAX_FAILURES {
-                        return Err(error.into());
-                    }
-                    debug!(error = chain(&error), "a transaction failed; trying again");
-                    tokio::time::sleep(FAILURE_PAUSE / 10).await;
-                    parts.push(part);
-                }
-                CopyOutcome::Failed(error) => return Err(error.into()),
-            }
-        }
-        Ok(true)
-    }
-
-    fn leave_candidate(
-        &self,
-        candidate: &Candidate,
-        reason: LeftReason,
-        detail: String,
-        report: &mut AdoptReport,
-    ) {
-        let id = postrider_outbox::ids::RecordId::from(candidate.id.clone()).to_string();
-        self.leave_document(LeftDocument { id, reason, detail }, report);
-    }
-
-    /// The ids of these records that the outbox has.
-    async fn existing(&self, part: &[Candidate]) -> Result<Vec<String>, StoreError> {
-        use futures_util::TryStreamExt;
-        let ids: Vec<Bson> = part.iter().filter_map(|it| it.record.get(ID).cloned()).collect();
-        let records = self.outbox.collection(names::RECORDS);
-        let filter = bson::doc! { ID: { "$in": ids } };
-        let reading = async {
-            records.find(filter).projection(bson::doc! { ID: 1 }).await?.try_collect().await
-        };
-        let found: Vec<Document> = within("read records", limits::BATCH_TIMEOUT, reading).await?;
-        Ok(found.iter().filter_map(|found| found.get(ID)).map(comparable).collect())
-    }
-
     /// Renews the lease when a third of it has passed, and stores the place; `false` if another process copies.
-    async fn keep(&self, owned: &mut Owned, token: Option<&Bson>) -> Result<bool, StoreError> {
+    pub(crate) async fn keep(
+        &self,
+        owned: &mut Owned<'_>,
+        token: Option<&Bson>,
+    ) -> Result<bool, StoreError> {
         if owned.kept_at.elapsed() < LEASE / 3 {
             return Ok(true);
         }
         owned.kept_at = Instant::now();
         self.store.keep(&self.owner, owned.epoch, token).await
     }
-}
-
-fn behind(from: Option<&StartPoint>) -> Option<&Bson> {
-    match from {
-        Some(StartPoint::Id(id)) => Some(id),
-        _ => None,
-    }
-}
-
-/// As MongoDB compares ids: an integer of 32 bits is that of 64.
-fn comparable(id: &Bson) -> String {
-    postrider_outbox::ids::RecordId::from(id.clone()).to_string()
-}
-
-fn record_id(candidate: &Candidate) -> String {
-    candidate.record.get(ID).map(comparable).unwrap_or_default()
 }
 
 fn id_text(document: &RawDocumentBuf) -> String {

@@ -40,6 +40,29 @@ pub(crate) enum CopyOutcome {
     Failed(StoreError),
 }
 
+/// The session of the transactions of one process, kept until it ends: a successor ends what is left open in it.
+pub(crate) struct CopySession {
+    pub(crate) session: ClientSession,
+    /// Whether a transaction may be open in it.
+    pub(crate) is_open: bool,
+}
+
+impl CopySession {
+    pub(crate) async fn start(client: &Client) -> Result<Self, StoreError> {
+        let starting = client.start_session().causal_consistency(false);
+        let session = within(ACTION, limits::BATCH_TIMEOUT, starting).await?;
+        Ok(Self { session, is_open: false })
+    }
+
+    /// Ends the transaction that an error may have left open: else the writes of this process too would wait for it.
+    pub(crate) async fn end_open(&mut self, client: &Client) {
+        if self.is_open {
+            end(client, self.session.id()).await;
+            self.is_open = false;
+        }
+    }
+}
+
 /// Who copies.
 pub(crate) struct Copier<'a> {
     pub(crate) outbox: &'a Collections,
@@ -53,11 +76,12 @@ impl Copier<'_> {
     /// Copies the batch in its order: all of it, or nothing. `token` is the place behind it.
     pub(crate) async fn copy(
         &self,
-        session: &mut ClientSession,
+        kept: &mut CopySession,
         batch: &[Candidate],
         token: Option<&Bson>,
     ) -> CopyOutcome {
-        // The first statement of a transaction ends an earlier one that is still open in its session.
+        kept.end_open(self.outbox.client()).await;
+        let session = &mut kept.session;
         let starting = session
             .start_transaction()
             .read_concern(ReadConcern::snapshot())
@@ -70,15 +94,18 @@ impl Copier<'_> {
                 source: Box::new(source),
             });
         }
+        kept.is_open = true;
         match self.fill(session, batch, token).await {
             Ok(CopyOutcome::All) => {
                 failpoint::hit("adopt::before_commit");
                 let committed = commit(session).await;
                 if let CopyOutcome::All = committed {
+                    kept.is_open = false;
                     failpoint::hit("adopt::after_commit");
                 }
                 committed
             }
+            // (It may still be open then: the driver does not report that an abort failed.)
             Ok(other) => {
                 abort(session).await;
                 other
@@ -201,11 +228,12 @@ async fn abort(session: &mut ClientSession) {
     }
 }
 
-/// Ends the transaction that an earlier owner may have left open in this session.
+/// Ends the transaction that may be open in this session. A user needs no privilege to end their own.
 pub(crate) async fn end(client: &Client, session: &Document) {
     let kill = doc! { "killSessions": [session.clone()] };
     if let Err(error) = ask(&client.database("admin"), "end a transaction", kill).await {
-        debug!(error = chain(&error), "failed to end the transaction of an earlier owner");
+        // MongoDB ends it later (transactionLifetimeLimitSeconds).
+        debug!(error = chain(&error), "failed to end a transaction");
     }
 }
 

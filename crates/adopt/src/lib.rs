@@ -16,11 +16,14 @@
 //! | [`read`] | a source document → the record, or why it is left alone |
 //! | [`state`] | the document of the bridge: owner, epoch, place in the change stream |
 //! | [`copy`] | one transaction |
+//! | `batch` | the transactions of a batch |
 //! | [`source`] | the scan and the change stream |
 //! | [`bridge`] | the loop |
+//! | [`report`] | what a run has done, and why it ended |
 //! | [`old_relay`] | whether the old relay still runs |
 //! | [`metrics`] | what is counted |
 
+mod batch;
 pub mod bridge;
 pub mod config;
 pub mod copy;
@@ -29,6 +32,7 @@ pub mod metrics;
 pub mod old_relay;
 pub mod presets;
 pub mod read;
+pub mod report;
 pub mod source;
 pub mod state;
 pub mod value;

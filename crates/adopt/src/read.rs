@@ -18,6 +18,8 @@ pub struct Candidate {
     pub status: Option<Bson>,
     /// The record.
     pub record: Document,
+    /// The size of the document in the source.
+    pub bytes: usize,
 }
 
 /// Why a document stays as it is.
@@ -102,7 +104,12 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         Ok(None) => ReadOutcome::Delivered,
         Ok(Some(record)) => {
             let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
-            ReadOutcome::Copy(Box::new(Candidate { id, status, record }))
+            ReadOutcome::Copy(Box::new(Candidate {
+                id,
+                status,
+                record,
+                bytes: raw.as_bytes().len(),
+            }))
         }
         Err((reason, detail)) => {
             let id = RecordId::from(id).to_string();

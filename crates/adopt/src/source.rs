@@ -64,7 +64,20 @@ impl Source {
         }
     }
 
-    /// A time of which a snapshot can be read.
+    /// Whether the collection exists. A user needs no privilege but that to read it.
+    ///
+    /// # Errors
+    ///
+    /// Of MongoDB.
+    pub async fn exists(&self) -> Result<bool, StoreError> {
+        let listing = self.database.list_collection_names();
+        let listing = listing.filter(doc! { "name": self.documents.name() });
+        let listing = listing.authorized_collections(true);
+        let action = "look for the collection of the other outbox";
+        Ok(!within(action, limits::BATCH_TIMEOUT, listing).await?.is_empty())
+    }
+
+    /// A time of which a snapshot can be read. (The `operationTime` of a reply may be ahead of what a majority has.)
     pub(crate) async fn snapshot_time(&self) -> Result<Timestamp, StoreError> {
         const ACTION: &str = "read the time of a snapshot";
         let command = doc! {
@@ -76,9 +89,10 @@ impl Source {
         };
         let answer = ask(&self.database, ACTION, command).await?;
         let cursor = answer.get_document("cursor");
-        cursor
-            .and_then(|cursor| cursor.get_timestamp("atClusterTime"))
-            .map_err(|error| StoreError::Answer { action: ACTION, detail: error.to_string() })
+        cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime")).map_err(|_| {
+            let detail = format!("there is no collection {} now", self.documents.namespace());
+            StoreError::Answer { action: ACTION, detail }
+        })
     }
 
     /// Opens a scan of what was committed at this time, in the order of the source's time and `_id`.
@@ -160,6 +174,12 @@ pub(crate) fn next(time: Timestamp) -> Timestamp {
         Some(increment) => Timestamp { increment, ..time },
         None => Timestamp { time: time.time.saturating_add(1), increment: 0 },
     }
+}
+
+/// The first cluster time of a second.
+pub(crate) fn at_time(time: DateTime) -> Timestamp {
+    let time = u32::try_from(time.timestamp_millis() / 1_000).unwrap_or(0);
+    Timestamp { time, increment: 1 }
 }
 
 /// Whether the place in the change stream is lost.

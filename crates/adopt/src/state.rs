@@ -1,13 +1,13 @@
 //! The document of the bridge: who copies, in which epoch, and its place in the change stream.
 //!
 //! `{prefix}outbox_control` has one document for each source, `{_id: "adopt:<database>.<collection>", owner,
-//! ownedUntil, epoch, session, token}`. Each transaction of the bridge changes it in its epoch, so an owner that was
-//! replaced copies nothing. `session` is that of the owner's transactions: one that a dead owner has left open is
-//! ended by its successor.
+//! ownedUntil, epoch, session, start, token}`. Each transaction of the bridge changes it in its epoch, so an owner
+//! that was replaced copies nothing. `session` is that of the owner's transactions: one that a dead owner has left
+//! open is ended by its successor, since every write to the document would wait for its end.
 
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, Timestamp, doc};
 use mongodb::options::ReturnDocument;
 use mongodb::{ClientSession, Collection};
 use postrider_outbox::collections::{Collections, names};
@@ -25,8 +25,8 @@ pub struct BridgeState {
     pub epoch: i64,
     /// The place in the change stream; absent while everything must be scanned.
     pub token: Option<Bson>,
-    /// The session of the owner before.
-    pub earlier_session: Option<Document>,
+    /// From when the change stream of documents without a status is followed, while there is no place.
+    pub start: Option<Timestamp>,
 }
 
 /// The document of one source.
@@ -43,17 +43,24 @@ impl BridgeStore {
         Self { collection, id: format!("adopt:{}", mapping.source()) }
     }
 
-    /// Takes or renews the right to copy; `None` while another process has it.
+    /// The session of another owner whose lease is over: its transaction may still be open.
+    pub(crate) async fn silent_session(&self, owner: &str) -> Result<Option<Document>, StoreError> {
+        let silent = doc! {
+            "_id": &self.id,
+            "owner": { "$ne": owner },
+            "$expr": { "$lte": ["$ownedUntil", "$$NOW"] },
+        };
+        let finding = self.collection.find_one(silent);
+        let found = within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.and_then(|found| found.get_document("session").ok().cloned()))
+    }
+
+    /// Takes or renews the right to copy, in this session; `None` while another process has it.
     pub(crate) async fn own(
         &self,
         owner: &str,
         session: &Document,
     ) -> Result<Option<BridgeState>, StoreError> {
-        let inserting = self.collection.insert_one(doc! { "_id": &self.id, "epoch": 0_i64 });
-        match within("create the state of the bridge", limits::BATCH_TIMEOUT, inserting).await {
-            Err(error) if error.code() != Some(DUPLICATE_KEY) => return Err(error),
-            _ => {}
-        }
         let free = doc! {
             "_id": &self.id,
             "$or": [
@@ -64,8 +71,7 @@ impl BridgeStore {
         };
         let is_own = doc! { "$eq": ["$owner", owner] };
         let update = vec![doc! { "$set": {
-            "epoch": { "$cond": [is_own.clone(), "$epoch", { "$add": ["$epoch", 1_i64] }] },
-            "earlierSession": { "$cond": [is_own, "$earlierSession", { "$ifNull": ["$session", null] }] },
+            "epoch": { "$cond": [is_own, "$epoch", { "$add": ["$epoch", 1_i64] }] },
             "owner": owner,
             "ownedUntil": until(),
             "session": { "$literal": session },
@@ -78,8 +84,22 @@ impl BridgeStore {
         Ok(found.map(|found| BridgeState {
             epoch: found.get_i64("epoch").unwrap_or_default(),
             token: found.get("token").filter(|token| **token != Bson::Null).cloned(),
-            earlier_session: found.get_document("earlierSession").ok().cloned(),
+            start: found.get_timestamp("start").ok(),
         }))
+    }
+
+    pub(crate) async fn exists(&self) -> Result<bool, StoreError> {
+        let finding = self.collection.find_one(doc! { "_id": &self.id });
+        Ok(within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?.is_some())
+    }
+
+    /// Creates the document, unless it exists.
+    pub(crate) async fn create(&self) -> Result<(), StoreError> {
+        let inserting = self.collection.insert_one(doc! { "_id": &self.id, "epoch": 0_i64 });
+        match within("create the state of the bridge", limits::BATCH_TIMEOUT, inserting).await {
+            Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// Renews the lease, in the transaction of a batch, and stores the place behind it; `false` if another process
@@ -119,26 +139,43 @@ impl BridgeStore {
         vec![doc! { "$set": set }]
     }
 
+    /// Stores from when the change stream is followed, before it is: a process that dies before its first place is
+    /// stored is continued from there.
+    pub(crate) async fn begin(
+        &self,
+        owner: &str,
+        epoch: i64,
+        start: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
+        let updating = self.collection.update_one(ours, doc! { "$set": { "start": start } });
+        let updated = within("begin the bridge", limits::BATCH_TIMEOUT, updating).await?;
+        Ok(updated.matched_count == 1)
+    }
+
     /// Forgets the place: the next owner scans.
     pub(crate) async fn forget_place(&self, owner: &str, epoch: i64) -> Result<bool, StoreError> {
         let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
-        let updating = self.collection.update_one(ours, doc! { "$unset": { "token": "" } });
+        let forgotten = doc! { "$unset": { "token": "", "start": "" } };
+        let updating = self.collection.update_one(ours, forgotten);
         let updated =
             within("forget the place of the bridge", limits::BATCH_TIMEOUT, updating).await?;
         Ok(updated.matched_count == 1)
     }
 
-    /// Gives the right up, so that another process does not wait for the end of the lease.
+    /// Gives the right up, so that another process does not wait for the end of the lease. (`session` stays: a
+    /// transaction whose end is unknown may be open in it.)
     pub(crate) async fn disown(&self, owner: &str) -> Result<(), StoreError> {
         let ours = doc! { "_id": &self.id, "owner": owner };
-        let update = doc! { "$unset": { "ownedUntil": "", "session": "", "earlierSession": "", "owner": "" } };
+        let update = doc! { "$unset": { "ownedUntil": "", "owner": "" } };
         let leaving = self.collection.update_one(ours, update);
         within("leave the bridge to others", limits::BATCH_TIMEOUT, leaving).await.map(drop)
     }
 
-    /// Whether a place in the change stream is stored.
-    pub async fn has_place(&self) -> Result<bool, StoreError> {
-        let finding = self.collection.find_one(doc! { "_id": &self.id, "token": { "$ne": null } });
+    /// Whether a place in the change stream is stored, or from when to follow it.
+    pub(crate) async fn has_place(&self) -> Result<bool, StoreError> {
+        let known = doc! { "$or": [{ "token": { "$ne": null } }, { "start": { "$ne": null } }] };
+        let finding = self.collection.find_one(doc! { "$and": [{ "_id": &self.id }, known] });
         Ok(within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?.is_some())
     }
 }
