@@ -146,10 +146,8 @@ async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure
          adopt.collection or adopt.database"
     );
     let bridge = Bridge::new(outbox, mapping);
-    match bridge.source_exists().await.context("failed to read the other outbox")? {
-        true => Ok(bridge),
-        false => Err(Failure::Failed(anyhow::anyhow!(missing))),
-    }
+    let exists = bridge.source_exists().await.context("failed to read the other outbox")?;
+    if exists { Ok(bridge) } else { Err(Failure::Failed(anyhow::anyhow!(missing))) }
 }
 
 fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failure> {
@@ -166,7 +164,7 @@ fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failur
     if let Format::Json = format {
         let mut shown = json!({ "copied": report.copied, "left": left, "documents": listed });
         if is_dry {
-            let sample = report.sample.iter().map(|it| json_view::record(it));
+            let sample = report.sample.iter().map(json_view::record);
             shown["sample"] = sample.collect();
         }
         return output::json(&shown);

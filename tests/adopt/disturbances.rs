@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use bson::{Bson, doc};
+use postrider::schema::roles::{ADOPT, SOURCE_ACTIONS};
 
 use crate::presets::namastack;
-use crate::support::outbox::eventually;
+use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal, command};
+use crate::support::roles;
 use crate::util::TestSource;
 
 async fn source() -> TestSource {
@@ -85,6 +87,42 @@ async fn killed_bridge_is_followed_by_another_and_copies_each_document_once() {
         assert_eq!((left, test.records().await.len()), (0, 70), "{place}");
         drop(third);
     }
+}
+
+#[fixture::test]
+async fn user_with_the_role_only_may_copy_follow_and_take_over() {
+    let outbox = TestOutbox::restricted().await;
+    let name = outbox.database.clone();
+    let mut test = TestSource::of(outbox, "namastack", &["adopt.handler=orders"]);
+    test.collection = "old_outbox_records".to_owned();
+    let database = test.outbox.client.database(&name);
+    let mut privileges = roles::privileges(&ADOPT, &name, "", Duration::MAX);
+    let on = |collection: &str| doc! { "db": &name, "collection": collection };
+    let of_source = SOURCE_ACTIONS.to_vec();
+    privileges.extend([
+        doc! { "resource": on("old_outbox_records"), "actions": of_source },
+        doc! { "resource": on("old_outbox_instances"), "actions": ["find"] },
+    ]);
+    roles::permit(&database, ADOPT.name, privileges).await.unwrap();
+    test.more.extend([
+        format!("mongo.uri={}", roles::uri_of(&ADOPT, &name)),
+        "outbox.auto_init_schema=false".to_owned(),
+    ]);
+    test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
+
+    let mut killed = start(&test, Some("adopt::before_commit=return"));
+    let ended = killed.until_ended(Duration::from_secs(30)).await;
+    assert_eq!(ended.code, None, "{ended}");
+    let mut bridge = start(&test, None);
+    bridge.until_logged("following the other outbox").await;
+    test.insert(vec![namastack("b", "k", "NEW", 0)]).await;
+    until_copied(&test, 2).await;
+
+    let ended = bridge.stop().await;
+
+    assert_eq!(test.ids().await, ["a", "b"].map(Bson::from));
+    // (It looks before it writes, and so meets no refusal on its way.)
+    assert!(!ended.stderr.contains("failed"), "{ended}");
 }
 
 #[fixture::test]

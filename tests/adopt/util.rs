@@ -19,7 +19,11 @@ pub struct TestSource {
 
 impl TestSource {
     pub async fn new(preset: &'static str, more: &[&str]) -> Self {
-        let outbox = TestOutbox::new().await;
+        Self::of(TestOutbox::new().await, preset, more)
+    }
+
+    /// The same with an outbox of the caller.
+    pub fn of(outbox: TestOutbox, preset: &'static str, more: &[&str]) -> Self {
         let more = more.iter().map(|one| (*one).to_owned()).collect();
         Self { outbox, collection: unique("old_"), preset, more }
     }

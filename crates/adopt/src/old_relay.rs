@@ -29,8 +29,8 @@ pub enum OldRelayError {
     },
     /// An instance of namastack lives.
     #[error(
-        "the old relay runs: instance {instance} had a heartbeat within {FRESH:?}; stop it (namastack.outbox.enabled = \
-         false in each application that only produces)"
+        "the old relay runs: instance {instance} had a heartbeat within {FRESH:?}; stop all applications that use \
+         namastack-outbox, since each of them delivers (docs/adopt.md)"
     )]
     Alive {
         /// Its id.
