@@ -44,9 +44,9 @@ pub(super) struct Options {
     /// (2026-01-31T12:00:00Z), or after the document with this _id
     #[arg(long, value_parser = start_of, value_name = "now|TIME|ID")]
     from: Option<StartPoint>,
-    /// Begin again, at --from or with a scan, although a place in the change stream is stored
+    /// Ignore the stored resume token: start again at --from, or with a scan
     #[arg(long)]
-    forget_place: bool,
+    restart: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -85,7 +85,8 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     old_relay::check_collections(&mapping, &plan.database, &plan.prefix)
         .map_err(|error| Failure::Usage(vec![error.to_string()]))?;
     if options.from.is_some() && mapping.has_state() {
-        let detail = "--from: the documents have a status, which shows what must be copied; leave --from out";
+        let detail =
+            "--from: the documents have a status, which shows what must be copied; remove --from";
         return Err(Failure::Usage(vec![detail.to_owned()]));
     }
     let runs_on = !options.once && !options.dry_run;
@@ -130,7 +131,7 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
         });
         let serving = ops.serve(health, metrics, BlockedKeys::default());
         tokio::select! {
-            ended = bridge.run(from, options.forget_place, &stop) => {
+            ended = bridge.run(from, options.restart, &stop) => {
                 show(&ended.context("the bridge ended")?, false, format)
             }
             _ = serving => Err(Failure::Failed(anyhow::anyhow!("the ops server ended"))),
@@ -151,8 +152,8 @@ async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure
 }
 
 fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failure> {
-    let left: serde_json::Map<String, Value> = report
-        .left
+    let skipped: serde_json::Map<String, Value> = report
+        .skipped
         .iter()
         .map(|(reason, count)| (reason.label().to_owned(), (*count).into()))
         .collect();
@@ -162,7 +163,7 @@ fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failur
         .map(|one| json!({ "id": one.id, "reason": one.reason.label(), "detail": one.detail }))
         .collect();
     if let Format::Json = format {
-        let mut shown = json!({ "copied": report.copied, "left": left, "documents": listed });
+        let mut shown = json!({ "copied": report.copied, "skipped": skipped, "documents": listed });
         if is_dry {
             let sample = report.sample.iter().map(json_view::record);
             shown["sample"] = sample.collect();

@@ -39,7 +39,7 @@ async fn documents_that_arrive_are_copied_in_the_order_of_their_commits() {
     test.insert(vec![namastack("a", "k", "NEW", 5)]).await;
     documents.insert_one(namastack("late", "k", "NEW", 0)).session(&mut late).await.unwrap();
     let mut bridge = start(&test, None);
-    bridge.until_logged("following the other outbox").await;
+    bridge.until_logged("receiving changes of the other outbox").await;
     test.insert(vec![namastack("b", "k", "NEW", 9)]).await;
     until_copied(&test, 2).await;
     late.commit_transaction().await.unwrap();
@@ -61,7 +61,7 @@ async fn documents_that_arrive_are_copied_in_the_order_of_their_commits() {
 }
 
 #[fixture::test]
-async fn killed_bridge_is_followed_by_another_and_copies_each_document_once() {
+async fn killed_bridge_is_replaced_and_each_document_copied_once() {
     for place in ["adopt::before_commit", "adopt::after_commit"] {
         let mut test = source().await;
         test.more.push("adopt.batch_size=10".to_owned());
@@ -90,7 +90,7 @@ async fn killed_bridge_is_followed_by_another_and_copies_each_document_once() {
 }
 
 #[fixture::test]
-async fn user_with_the_role_only_may_copy_follow_and_take_over() {
+async fn user_with_the_role_may_copy_and_replace_a_killed_bridge() {
     let outbox = TestOutbox::restricted().await;
     let name = outbox.database.clone();
     let mut test = TestSource::of(outbox, "namastack", &["adopt.handler=orders"]);
@@ -114,7 +114,7 @@ async fn user_with_the_role_only_may_copy_follow_and_take_over() {
     let ended = killed.until_ended(Duration::from_secs(30)).await;
     assert_eq!(ended.code, None, "{ended}");
     let mut bridge = start(&test, None);
-    bridge.until_logged("following the other outbox").await;
+    bridge.until_logged("receiving changes of the other outbox").await;
     test.insert(vec![namastack("b", "k", "NEW", 0)]).await;
     until_copied(&test, 2).await;
 
@@ -126,7 +126,7 @@ async fn user_with_the_role_only_may_copy_follow_and_take_over() {
 }
 
 #[fixture::test]
-async fn documents_without_a_status_are_followed_from_the_stored_place() {
+async fn documents_without_a_status_are_continued_from_the_stored_token() {
     let test = TestSource::new("debezium", &[]).await;
     let document = |id: i32| {
         doc! {
@@ -143,7 +143,7 @@ async fn documents_without_a_status_are_followed_from_the_stored_place() {
     assert!(ended.code == Some(1) && ended.stderr.contains("--from now"), "{ended}");
 
     let mut bridge = run(&["--from", "now"]);
-    bridge.until_logged("following the other outbox").await;
+    bridge.until_logged("receiving changes of the other outbox").await;
     // Deleted by its producer at once.
     test.insert(vec![document(2)]).await;
     test.documents().delete_one(doc! { "_id": 2 }).await.unwrap();
@@ -152,30 +152,27 @@ async fn documents_without_a_status_are_followed_from_the_stored_place() {
     bridge.until_ended(Duration::from_secs(10)).await;
     test.insert(vec![document(3)]).await;
     test.documents().delete_one(doc! { "_id": 3 }).await.unwrap();
-    // The same arguments: the stored place goes before them.
+    // The same arguments: the stored resume token goes before them.
     let mut bridge = run(&["--from", "now"]);
     until_copied(&test, 2).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, [2_i64, 3].map(Bson::from));
 
-    // A lost place: the collection is dropped.
+    // A lost resume token: the collection is dropped.
     let mut bridge = run(&[]);
-    bridge.until_logged("following the other outbox").await;
+    bridge.until_logged("receiving changes of the other outbox").await;
     test.documents().drop().await.unwrap();
     let ended = bridge.until_ended(Duration::from_secs(30)).await;
-    assert!(
-        ended.code == Some(1) && ended.stderr.contains("the place in the change stream"),
-        "{ended}"
-    );
+    assert!(ended.code == Some(1) && ended.stderr.contains("cannot be resumed"), "{ended}");
 }
 
 #[fixture::test]
-async fn lost_stream_of_documents_with_a_status_is_followed_by_a_scan() {
+async fn lost_stream_of_documents_with_a_status_leads_to_a_scan() {
     let test = source().await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 1)]).await;
     let mut bridge = start(&test, None);
-    bridge.until_logged("following the other outbox").await;
+    bridge.until_logged("receiving changes of the other outbox").await;
     test.documents().drop().await.unwrap();
     bridge.until_logged("there is no collection").await;
     test.insert(vec![namastack("b", "k", "NEW", 2), namastack("a", "k", "NEW", 3)]).await;

@@ -65,10 +65,14 @@ async fn namastack_documents_of_one_handler_are_copied_by_their_time() {
     assert_eq!(test.records().await.len(), 0);
     let report = test.once().await;
 
-    assert_eq!((&dry["copied"], &dry["left"]), (&report["copied"], &report["left"]), "{dry:#}");
+    assert_eq!(
+        (&dry["copied"], &dry["skipped"]),
+        (&report["copied"], &report["skipped"]),
+        "{dry:#}"
+    );
     assert_eq!(report["copied"], 3, "{report:#}");
-    let left = serde_json::json!({ "unknown_status": 1, "malformed": 2 });
-    assert_eq!(report["left"], left, "{report:#}");
+    let skipped = serde_json::json!({ "unknown_status": 1, "malformed": 2 });
+    assert_eq!(report["skipped"], skipped, "{report:#}");
     let details = report["documents"].to_string();
     assert!(
         details.contains("status = PAUSED") && details.contains("the key is absent"),
@@ -119,7 +123,7 @@ async fn cap_messages_are_copied_with_headers_and_due_times() {
 
     assert_eq!(report["copied"], 4, "{report:#}");
     assert_eq!(
-        report["left"],
+        report["skipped"],
         serde_json::json!({ "unknown_status": 1, "failed": 1 }),
         "{report:#}"
     );
@@ -161,7 +165,7 @@ async fn go_article_documents_need_type_and_key() {
     let report = test.once().await;
 
     assert_eq!(report["copied"], 2, "{report:#}");
-    assert_eq!(report["left"], serde_json::json!({ "unknown_status": 1 }), "{report:#}");
+    assert_eq!(report["skipped"], serde_json::json!({ "unknown_status": 1 }), "{report:#}");
     let records = test.records().await;
     assert_eq!(records[0].get_document("payload").unwrap(), &data(1));
     assert_eq!(records[1].get_str("key").unwrap(), "4");
@@ -190,7 +194,7 @@ async fn debezium_documents_keep_their_topic_and_extended_json() {
     let again = test.adopt(&once).await.with_code(0).json();
 
     assert_eq!((&report["copied"], &again["copied"]), (&1.into(), &0.into()), "{again:#}");
-    assert_eq!(again["left"], serde_json::json!({ "duplicate": 1 }));
+    assert_eq!(again["skipped"], serde_json::json!({ "duplicate": 1 }));
     let records = test.records().await;
     assert_eq!(records[0].get_str("destination").unwrap(), "outbox.event.Order");
     assert_eq!(records[0].get_str("key").unwrap(), order.to_hex());

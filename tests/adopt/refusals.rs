@@ -45,7 +45,7 @@ async fn source_that_is_absent_and_start_without_use_are_refused() {
 
     let refused = test.adopt(&["--dry-run", "--from", "now"]).await.with_code(2);
 
-    assert!(refused.stderr.contains("leave --from out"), "{refused}");
+    assert!(refused.stderr.contains("remove --from"), "{refused}");
 }
 
 #[fixture::test]

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use crate::bridge::{Bridge, Ended, FAILURE_PAUSE, Owned};
 use crate::copy::{Copier, CopyOutcome};
-use crate::read::{Candidate, LeftDocument, LeftReason};
+use crate::read::{Candidate, SkipReason, SkippedDocument};
 use crate::report::{AdoptError, AdoptReport};
 
 /// How often the transactions of a batch may fail, until the bridge reads again what it must copy.
@@ -46,7 +46,7 @@ impl Bridge {
             owner: &self.owner,
             epoch: owned.epoch,
         };
-        // The parts that are still to be copied, the next one last; only behind the last of the batch is its place.
+        // The parts that are not copied yet, the next one last. The resume token belongs behind the last part.
         let mut parts = parts(batch);
         let mut failures = 0;
         if parts.is_empty() {
@@ -59,8 +59,8 @@ impl Bridge {
             if stop.is_cancelled() {
                 return Ok(Some(Ended::Stopped));
             }
-            let place = token.filter(|_| parts.is_empty());
-            match copier.copy(owned.session, &part, place).await {
+            let token = token.filter(|_| parts.is_empty());
+            match copier.copy(owned.session, &part, token).await {
                 CopyOutcome::All => {
                     owned.kept_at = Instant::now();
                     let count = u64::try_from(part.len()).unwrap_or(0);
@@ -70,27 +70,27 @@ impl Bridge {
                 CopyOutcome::NotOwner => return Ok(Some(Ended::NotOwner)),
                 CopyOutcome::Changed if part.len() == 1 => {
                     let detail = "its status changed meanwhile".to_owned();
-                    self.leave_candidate(&part[0], LeftReason::Changed, detail, report);
+                    self.skip_candidate(&part[0], SkipReason::Changed, detail, report);
                 }
                 CopyOutcome::Changed => {
                     let behind = part.split_off(part.len() / 2);
                     parts.push(behind);
                     parts.push(part);
                 }
-                CopyOutcome::Refused { reason: LeftReason::Duplicate, .. } => {
+                CopyOutcome::Refused { reason: SkipReason::Duplicate, .. } => {
                     let existing = self.existing(&part).await?;
                     let (known, rest): (Vec<Candidate>, Vec<Candidate>) = part
                         .into_iter()
                         .partition(|candidate| existing.contains(&record_id(candidate)));
                     for candidate in &known {
                         let detail = "the outbox has a record of this id".to_owned();
-                        self.leave_candidate(candidate, LeftReason::Duplicate, detail, report);
+                        self.skip_candidate(candidate, SkipReason::Duplicate, detail, report);
                     }
                     parts.push(rest);
                 }
                 CopyOutcome::Refused { at, reason, detail } => {
                     let candidate = part.remove(at.min(part.len() - 1));
-                    self.leave_candidate(&candidate, reason, detail, report);
+                    self.skip_candidate(&candidate, reason, detail, report);
                     parts.push(part);
                 }
                 CopyOutcome::Again(error) => {
@@ -108,30 +108,30 @@ impl Bridge {
         Ok(None)
     }
 
-    /// Counts a document that stays as it is.
-    pub(crate) fn leave_document(&self, left: LeftDocument, report: &mut AdoptReport) {
-        self.metrics.left(left.reason);
-        *report.left.entry(left.reason).or_default() += 1;
+    /// Counts and logs a document that stays as it is.
+    pub(crate) fn skip_document(&self, skipped: SkippedDocument, report: &mut AdoptReport) {
+        self.metrics.skipped(skipped.reason);
+        *report.skipped.entry(skipped.reason).or_default() += 1;
         if report.listed.len() < MAX_LISTED {
             warn!(
-                id = left.id,
-                reason = left.reason.label(),
-                detail = left.detail,
-                "left a document as it is"
+                id = skipped.id,
+                reason = skipped.reason.label(),
+                detail = skipped.detail,
+                "skipped a document"
             );
-            report.listed.push(left);
+            report.listed.push(skipped);
         }
     }
 
-    fn leave_candidate(
+    fn skip_candidate(
         &self,
         candidate: &Candidate,
-        reason: LeftReason,
+        reason: SkipReason,
         detail: String,
         report: &mut AdoptReport,
     ) {
         let id = comparable(&candidate.id);
-        self.leave_document(LeftDocument { id, reason, detail }, report);
+        self.skip_document(SkippedDocument { id, reason, detail }, report);
     }
 
     /// The ids of these records that the outbox has.

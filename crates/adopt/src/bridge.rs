@@ -1,4 +1,4 @@
-//! The loop: own, scan, follow.
+//! The loop: acquire the right to copy, scan, receive changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -55,18 +55,18 @@ pub(crate) struct Owned<'a> {
 
 /// How a part of the work ended.
 pub(crate) enum Ended {
-    /// As it was told to.
+    /// `stop` was cancelled.
     Stopped,
     /// Another process copies.
     NotOwner,
-    /// The place in the change stream is lost.
+    /// The resume token is lost.
     Lost,
 }
 
 /// What a scan would be for.
 enum Scanning {
     AtStart,
-    /// The operator gave the stored place up.
+    /// The operator asked for a new start.
     Forgotten,
     OfLostStream,
 }
@@ -131,14 +131,14 @@ impl Bridge {
         let behind = self.behind(from)?;
         let mut report = AdoptReport::default();
         let mut kept = None;
-        let Some(mut owned) = self.own(&mut kept).await? else {
+        let Some(mut owned) = self.acquire(&mut kept).await? else {
             return Err(AdoptError::Owned { collection: self.mapping.source() });
         };
         let stop = CancellationToken::new();
         self.metrics.scans_at_start.increment(1);
         let at = self.source.snapshot_time().await?;
         let ended = self.scan(&mut owned, at, behind, &stop, &mut report).await;
-        self.leave().await;
+        self.release().await;
         match ended? {
             Some(Ended::NotOwner) => Err(AdoptError::Owned { collection: self.mapping.source() }),
             _ => Ok(report),
@@ -162,18 +162,19 @@ impl Bridge {
     pub async fn run(
         &self,
         from: Option<&StartPoint>,
-        forget_place: bool,
+        forget_resume_token: bool,
         stop: &CancellationToken,
     ) -> Result<AdoptReport, AdoptError> {
         let mut report = AdoptReport::default();
         if !self.mapping.has_state()
             && from.is_none()
-            && (forget_place || !self.store.has_place().await?)
+            && (forget_resume_token || !self.store.has_resume_point().await?)
         {
             return Err(AdoptError::NoStart { collection: self.mapping.source() });
         }
         let mut kept = None;
-        let mut scanning = if forget_place { Scanning::Forgotten } else { Scanning::AtStart };
+        let mut scanning =
+            if forget_resume_token { Scanning::Forgotten } else { Scanning::AtStart };
         while !stop.is_cancelled() {
             let began = Instant::now();
             let ended = self.work(&mut kept, from, &mut scanning, stop, &mut report).await;
@@ -187,12 +188,14 @@ impl Bridge {
                 }
                 Ok(Ended::Lost) => {
                     if !self.mapping.has_state() {
-                        self.leave().await;
-                        return Err(AdoptError::LostPlace { collection: self.mapping.source() });
+                        self.release().await;
+                        return Err(AdoptError::LostResumeToken {
+                            collection: self.mapping.source(),
+                        });
                     }
                     scanning = Scanning::OfLostStream;
                     warn!(
-                        "lost the change stream of the other outbox; scanning it by its own time"
+                        "lost the change stream of the other outbox; scanning it in the order of its own time"
                     );
                     FAILURE_PAUSE
                 }
@@ -201,7 +204,7 @@ impl Bridge {
                     FAILURE_PAUSE
                 }
                 Err(error) => {
-                    self.leave().await;
+                    self.release().await;
                     return Err(error);
                 }
             };
@@ -210,7 +213,7 @@ impl Bridge {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.leave().await;
+        self.release().await;
         Ok(report)
     }
 
@@ -222,19 +225,19 @@ impl Bridge {
         stop: &CancellationToken,
         report: &mut AdoptReport,
     ) -> Result<Ended, AdoptError> {
-        let Some(mut owned) = self.own(kept).await? else { return Ok(Ended::NotOwner) };
+        let Some(mut owned) = self.acquire(kept).await? else { return Ok(Ended::NotOwner) };
         self.metrics.owner.set(1.0);
         if !matches!(scanning, Scanning::AtStart) {
-            if !self.store.forget_place(&self.owner, owned.epoch).await? {
+            if !self.store.forget_resume_token(&self.owner, owned.epoch).await? {
                 return Ok(Ended::NotOwner);
             }
             (owned.token, owned.start) = (None, None);
             if matches!(scanning, Scanning::Forgotten) {
-                // Once: a place that is stored from now on is that of the new start.
+                // Once: a token that is stored from now on is that of the new start.
                 *scanning = Scanning::AtStart;
             }
         }
-        // A place that is stored goes before the start that the operator names: so a restart with the same arguments
+        // A stored token goes before the start that the operator names: so a restart with the same arguments
         // continues.
         let start = match owned.token.take() {
             Some(token) => StreamStart::Behind(token_of(token)?),
@@ -243,7 +246,7 @@ impl Bridge {
                 Err(ended) => return Ok(ended),
             },
         };
-        let mut stream = match self.source.follow(start).await {
+        let mut stream = match self.source.watch(start).await {
             Ok(stream) => stream,
             Err(error) if is_lost(&error) => return Ok(Ended::Lost),
             Err(error) => return Err(error.into()),
@@ -251,11 +254,11 @@ impl Bridge {
         *scanning = Scanning::AtStart;
         self.metrics.change_stream_up.set(1.0);
         self.recovered();
-        info!(source = self.mapping.source(), "following the other outbox");
-        self.follow(&mut owned, &mut stream, stop, report).await
+        info!(source = self.mapping.source(), "receiving changes of the other outbox");
+        self.watch(&mut owned, &mut stream, stop, report).await
     }
 
-    /// Copies what is there, if that can be told from what was delivered. Returns from when to follow.
+    /// Copies what is there, if a status shows what was delivered. Returns the start of the change stream.
     async fn scan_and_start(
         &self,
         owned: &mut Owned<'_>,
@@ -267,7 +270,7 @@ impl Bridge {
         let at = self.source.snapshot_time().await?;
         let mut start = source::next(at);
         if !self.mapping.has_state() {
-            // (A process that died before it stored its first place is continued from its start: what was inserted
+            // (A process that died before it stored its first token is continued from its start: what was inserted
             // and deleted since then is in the change stream only.)
             start = match (owned.start, from) {
                 (Some(start), _) => start,
@@ -295,11 +298,11 @@ impl Bridge {
         })
     }
 
-    /// Takes the right to copy, in the session of this process.
+    /// Acquires the right to copy, in the session of this process.
     ///
     /// An owner that was killed may have left a transaction open, and every write to the state would wait for its
     /// end: up to `transactionLifetimeLimitSeconds`.
-    async fn own<'a>(
+    async fn acquire<'a>(
         &self,
         kept: &'a mut Option<CopySession>,
     ) -> Result<Option<Owned<'a>>, StoreError> {
@@ -309,17 +312,17 @@ impl Bridge {
             None => kept.insert(CopySession::start(client).await?),
         };
         session.end_open(client).await;
-        if let Some(silent) = self.store.silent_session(&self.owner).await? {
+        if let Some(silent) = self.store.expired_session(&self.owner).await? {
             copy::end(client, &silent).await;
         }
-        let mut state = self.store.own(&self.owner, session.session.id()).await?;
+        let mut state = self.store.acquire(&self.owner, session.session.id()).await?;
         if state.is_none() {
             // (Only one that is absent is created: a standby process writes nothing.)
             if self.store.exists().await? {
                 return Ok(None);
             }
             self.store.create().await?;
-            state = self.store.own(&self.owner, session.session.id()).await?;
+            state = self.store.acquire(&self.owner, session.session.id()).await?;
         }
         Ok(state.map(|state| Owned {
             epoch: state.epoch,
@@ -330,9 +333,12 @@ impl Bridge {
         }))
     }
 
-    async fn leave(&self) {
-        if let Err(error) = self.store.disown(&self.owner).await {
-            warn!(error = chain(&error), "failed to leave the bridge; its lease ends by itself");
+    async fn release(&self) {
+        if let Err(error) = self.store.release(&self.owner).await {
+            warn!(
+                error = chain(&error),
+                "failed to release the lease of the bridge; it expires by itself"
+            );
         }
     }
 
@@ -377,7 +383,7 @@ impl Bridge {
         Ok(None)
     }
 
-    async fn follow(
+    async fn watch(
         &self,
         owned: &mut Owned<'_>,
         stream: &mut SourceStream,
@@ -397,7 +403,7 @@ impl Bridge {
                 let limit = limits::BATCH_TIMEOUT;
                 let next = tokio::select! {
                     () = stop.cancelled() => return Ok(Ended::Stopped),
-                    next = within("follow the other outbox", limit, next) => next,
+                    next = within("read changes of the other outbox", limit, next) => next,
                 };
                 match next {
                     Ok(Some(event)) => match change(event) {
@@ -442,7 +448,7 @@ impl Bridge {
             }
         }
         let mut documents: Vec<RawDocumentBuf> = Vec::new();
-        let mut places = BTreeMap::new();
+        let mut indexes = BTreeMap::new();
         for change in changes {
             let document = match change {
                 SourceChange::Inserted(document) => Some(document),
@@ -450,10 +456,10 @@ impl Bridge {
                 SourceChange::Ended => None,
             };
             let Some(document) = document else { continue };
-            match places.get(&id_text(&document)) {
-                Some(place) => documents[*place] = document,
+            match indexes.get(&id_text(&document)) {
+                Some(index) => documents[*index] = document,
                 None => {
-                    places.insert(id_text(&document), documents.len());
+                    indexes.insert(id_text(&document), documents.len());
                     documents.push(document);
                 }
             }
@@ -474,13 +480,13 @@ impl Bridge {
             match read(&self.mapping, document, now) {
                 ReadOutcome::Copy(candidate) => candidates.push(*candidate),
                 ReadOutcome::Delivered => {}
-                ReadOutcome::Left(left) => self.leave_document(left, report),
+                ReadOutcome::Skip(skipped) => self.skip_document(skipped, report),
             }
         }
         Ok(candidates)
     }
 
-    /// Renews the lease when a third of it has passed, and stores the place; `false` if another process copies.
+    /// Renews the lease when a third of it has passed, and stores the resume token; `false` if another process copies.
     pub(crate) async fn keep(
         &self,
         owned: &mut Owned<'_>,
@@ -508,7 +514,7 @@ fn bson_of(token: &ResumeToken) -> Result<Bson, StoreError> {
 }
 
 fn unreadable(error: bson::error::Error) -> StoreError {
-    StoreError::Answer { action: "read the place in the change stream", detail: error.to_string() }
+    StoreError::Answer { action: "read the resume token", detail: error.to_string() }
 }
 
 /// The next page of a scan.

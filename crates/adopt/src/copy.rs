@@ -15,7 +15,7 @@ use postrider_store::{DUPLICATE_KEY, StoreError, failpoint, limits, within};
 use tracing::debug;
 
 use crate::mapping::Mapping;
-use crate::read::{Candidate, LeftReason};
+use crate::read::{Candidate, SkipReason};
 use crate::state::BridgeStore;
 
 const ACTION: &str = "copy documents";
@@ -33,14 +33,14 @@ pub(crate) enum CopyOutcome {
     /// Nothing was copied: one of the documents changed.
     Changed,
     /// Nothing was copied: MongoDB refuses this document.
-    Refused { at: usize, reason: LeftReason, detail: String },
+    Refused { at: usize, reason: SkipReason, detail: String },
     /// Nothing is known to be copied; a retry may succeed.
     Again(StoreError),
     /// A retry would fail too.
     Failed(StoreError),
 }
 
-/// The session of the transactions of one process, kept until it ends: a successor ends what is left open in it.
+/// The session of the transactions of one process, kept until it ends: a successor ends the transaction that is still open in it.
 pub(crate) struct CopySession {
     pub(crate) session: ClientSession,
     /// Whether a transaction may be open in it.
@@ -54,7 +54,7 @@ impl CopySession {
         Ok(Self { session, is_open: false })
     }
 
-    /// Ends the transaction that an error may have left open: else the writes of this process too would wait for it.
+    /// Ends a transaction that may still be open after an error: otherwise the writes of this process would wait for it.
     pub(crate) async fn end_open(&mut self, client: &Client) {
         if self.is_open {
             end(client, self.session.id()).await;
@@ -73,7 +73,7 @@ pub(crate) struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies the batch in its order: all of it, or nothing. `token` is the place behind it.
+    /// Copies the batch in its order: all of it, or nothing. `token` is the resume token behind it.
     pub(crate) async fn copy(
         &self,
         kept: &mut CopySession,
@@ -142,12 +142,12 @@ impl Copier<'_> {
             None => CopyOutcome::All,
             Some(refusal) if refusal.code == DUPLICATE_KEY => CopyOutcome::Refused {
                 at: refusal.index,
-                reason: LeftReason::Duplicate,
+                reason: SkipReason::Duplicate,
                 detail: "the outbox has a record of this id".to_owned(),
             },
             Some(refusal) => CopyOutcome::Refused {
                 at: refusal.index,
-                reason: LeftReason::Refused,
+                reason: SkipReason::Refused,
                 detail: format!("MongoDB refuses the record (code {})", refusal.code),
             },
         })
@@ -193,7 +193,7 @@ impl Copier<'_> {
             let code = number("code").unwrap_or_default();
             return Ok(CopyOutcome::Refused {
                 at: usize::try_from(number("index").unwrap_or_default()).unwrap_or_default(),
-                reason: LeftReason::Refused,
+                reason: SkipReason::Refused,
                 detail: format!("MongoDB refuses the mark (code {code}); is there a validator?"),
             });
         }

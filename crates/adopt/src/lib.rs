@@ -13,8 +13,8 @@
 //! | [`config`] | the section `[adopt]` |
 //! | [`mapping`], [`presets`] | which field is what, and which status means what |
 //! | [`value`] | paths, constants and templates |
-//! | [`read`] | a source document → the record, or why it is left alone |
-//! | [`state`] | the document of the bridge: owner, epoch, place in the change stream |
+//! | [`read`] | a source document → the record, or why it is skipped |
+//! | [`state`] | the document of the bridge: owner, epoch, resume token |
 //! | [`copy`] | one transaction |
 //! | `batch` | the transactions of a batch |
 //! | [`source`] | the scan and the change stream |

@@ -1,4 +1,4 @@
-//! A source document → the record, or why it is left alone.
+//! A source document → the record, or why it is skipped.
 
 use bson::raw::RawDocument;
 use bson::{Bson, DateTime, Document};
@@ -24,7 +24,7 @@ pub struct Candidate {
 
 /// Why a document stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeftReason {
+pub enum SkipReason {
     /// Its status is none of the mapping.
     UnknownStatus,
     /// It has no key, type, payload or id, or one of an invalid type.
@@ -39,7 +39,7 @@ pub enum LeftReason {
     Refused,
 }
 
-impl LeftReason {
+impl SkipReason {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 6] = [
         Self::UnknownStatus,
@@ -65,11 +65,11 @@ impl LeftReason {
 
 /// A document that stays as it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LeftDocument {
+pub struct SkippedDocument {
     /// Its `_id`, as text.
     pub id: String,
     /// The class of the reason.
-    pub reason: LeftReason,
+    pub reason: SkipReason,
     /// The field, and what is wrong with it.
     pub detail: String,
 }
@@ -82,7 +82,7 @@ pub enum ReadOutcome {
     /// It was delivered.
     Delivered,
     /// It stays as it is.
-    Left(LeftDocument),
+    Skip(SkippedDocument),
 }
 
 enum Meaning {
@@ -97,7 +97,7 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         let id = raw.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
         let id = id.map_or_else(|| "?".to_owned(), |id| RecordId::from(id).to_string());
         let detail = "the document cannot be decoded".to_owned();
-        return ReadOutcome::Left(LeftDocument { id, reason: LeftReason::Malformed, detail });
+        return ReadOutcome::Skip(SkippedDocument { id, reason: SkipReason::Malformed, detail });
     };
     let id = document.get("_id").cloned().unwrap_or(Bson::Null);
     match examine(mapping, &document, now) {
@@ -113,7 +113,7 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         }
         Err((reason, detail)) => {
             let id = RecordId::from(id).to_string();
-            ReadOutcome::Left(LeftDocument { id, reason, detail })
+            ReadOutcome::Skip(SkippedDocument { id, reason, detail })
         }
     }
 }
@@ -122,7 +122,7 @@ fn examine(
     mapping: &Mapping,
     document: &Document,
     now: DateTime,
-) -> Result<Option<Document>, (LeftReason, String)> {
+) -> Result<Option<Document>, (SkipReason, String)> {
     let meaning = match &mapping.status {
         None => Meaning::Undelivered,
         Some(status) => meaning(mapping, status, document)?,
@@ -130,25 +130,25 @@ fn examine(
     if let Meaning::Delivered = meaning {
         return Ok(None);
     }
-    let mut record = record(mapping, document).map_err(|detail| (LeftReason::Malformed, detail))?;
+    let mut record = record(mapping, document).map_err(|detail| (SkipReason::Malformed, detail))?;
     if let Meaning::Delayed = meaning
         && let Some(path) = mapping.status.as_ref().and_then(|status| status.due.as_ref())
     {
         match at(document, path) {
             Some(Bson::DateTime(due)) if due > now => record = record.scheduled_for(due),
             Some(Bson::DateTime(_)) | None => {}
-            Some(_) => return Err((LeftReason::Malformed, format!("{path} is not a date"))),
+            Some(_) => return Err((SkipReason::Malformed, format!("{path} is not a date"))),
         }
     }
     let refused = record.into_document().map(Some);
-    refused.map_err(|refusal| (LeftReason::Malformed, refusal.to_string()))
+    refused.map_err(|refusal| (SkipReason::Malformed, refusal.to_string()))
 }
 
 fn meaning(
     mapping: &Mapping,
     status: &StatusWords,
     document: &Document,
-) -> Result<Meaning, (LeftReason, String)> {
+) -> Result<Meaning, (SkipReason, String)> {
     let found = at(document, &status.path);
     let word = found.as_ref().and_then(status_text);
     let shown =
@@ -171,10 +171,10 @@ fn meaning(
         return if has_retries || mapping.copy_failed {
             Ok(Meaning::Undelivered)
         } else {
-            Err((LeftReason::Failed, format!("{} = {shown}", status.path)))
+            Err((SkipReason::Failed, format!("{} = {shown}", status.path)))
         };
     }
-    Err((LeftReason::UnknownStatus, format!("{} = {shown}", status.path)))
+    Err((SkipReason::UnknownStatus, format!("{} = {shown}", status.path)))
 }
 
 fn status_text(value: &Bson) -> Option<String> {

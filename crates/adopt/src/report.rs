@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bson::Document;
 use postrider_store::StoreError;
 
-use crate::read::{LeftDocument, LeftReason};
+use crate::read::{SkipReason, SkippedDocument};
 use crate::state::LEASE;
 
 /// Why the bridge ended.
@@ -16,12 +16,12 @@ pub enum AdoptError {
     Store(#[from] StoreError),
     /// Documents without a status may be missing.
     #[error(
-        "the place in the change stream of {collection} is lost (the collection was dropped or renamed, or the place \
-         is older than MongoDB's oplog), and its documents have no status: what was inserted since then cannot be \
-         told from what was delivered; find the last message that arrived, then begin again with --forget-place and \
+        "the change stream of {collection} cannot be resumed (the collection was dropped or renamed, or the resume token \
+         is older than MongoDB's oplog), and its documents have no status that shows which of them were delivered; \
+         find the last message that arrived, then start again with --restart and \
          --from ID or --from now"
     )]
-    LostPlace {
+    LostResumeToken {
         /// The source.
         collection: String,
     },
@@ -58,9 +58,9 @@ pub struct AdoptReport {
     /// Documents that were copied, or of a dry run, would be.
     pub copied: u64,
     /// Documents that stay as they are, by reason.
-    pub left: BTreeMap<LeftReason, u64>,
+    pub skipped: BTreeMap<SkipReason, u64>,
     /// The first of them.
-    pub listed: Vec<LeftDocument>,
+    pub listed: Vec<SkippedDocument>,
     /// The first records, of a dry run.
     pub sample: Vec<Document>,
 }

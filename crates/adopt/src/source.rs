@@ -125,8 +125,8 @@ impl Source {
         within("scan the other outbox", limits::SCHEMA_TIMEOUT, opening).await
     }
 
-    /// Opens the change stream: behind a place, or at a time.
-    pub(crate) async fn follow(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
+    /// Opens the change stream: behind a resume token, or at a time.
+    pub(crate) async fn watch(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
         let mut pipeline = Vec::new();
         if let Some(path) = &self.status {
             let of_document = format!("fullDocument.{path}");
@@ -149,7 +149,7 @@ impl Source {
             StreamStart::At(time) => watching.start_at_operation_time(time),
             StreamStart::Behind(token) => watching.resume_after(token),
         };
-        within("follow the other outbox", limits::BATCH_TIMEOUT, watching).await
+        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
     }
 
     /// Reads documents by their `_id`, in any order.
@@ -182,7 +182,7 @@ pub(crate) fn at_time(time: DateTime) -> Timestamp {
     Timestamp { time, increment: 1 }
 }
 
-/// Whether the place in the change stream is lost.
+/// Whether the change stream cannot be resumed.
 pub(crate) fn is_lost(error: &StoreError) -> bool {
     error.code().is_some_and(|code| LOST.contains(&code))
 }

@@ -1,9 +1,9 @@
-//! The document of the bridge: who copies, in which epoch, and its place in the change stream.
+//! The document of the bridge: who copies, in which epoch, and the resume token of its change stream.
 //!
 //! `{prefix}outbox_control` has one document for each source, `{_id: "adopt:<database>.<collection>", owner,
 //! ownedUntil, epoch, session, start, token}`. Each transaction of the bridge changes it in its epoch, so an owner
-//! that was replaced copies nothing. `session` is that of the owner's transactions: one that a dead owner has left
-//! open is ended by its successor, since every write to the document would wait for its end.
+//! that was replaced copies nothing. `session` is that of the owner's transactions: a successor ends the
+//! transaction that a dead owner has open, since every write to the document would wait for its end.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 
 use crate::mapping::Mapping;
 
-/// How long an owner may be silent before another process takes its place.
+/// How long an owner may be silent before another process replaces it.
 pub const LEASE: Duration = Duration::from_secs(10);
 
 /// What the document says.
@@ -23,9 +23,9 @@ pub const LEASE: Duration = Duration::from_secs(10);
 pub struct BridgeState {
     /// Counts the owners.
     pub epoch: i64,
-    /// The place in the change stream; absent while everything must be scanned.
+    /// The resume token; absent while everything must be scanned.
     pub token: Option<Bson>,
-    /// From when the change stream of documents without a status is followed, while there is no place.
+    /// The start of the change stream of documents without a status, while there is no resume token.
     pub start: Option<Timestamp>,
 }
 
@@ -44,7 +44,10 @@ impl BridgeStore {
     }
 
     /// The session of another owner whose lease is over: its transaction may still be open.
-    pub(crate) async fn silent_session(&self, owner: &str) -> Result<Option<Document>, StoreError> {
+    pub(crate) async fn expired_session(
+        &self,
+        owner: &str,
+    ) -> Result<Option<Document>, StoreError> {
         let silent = doc! {
             "_id": &self.id,
             "owner": { "$ne": owner },
@@ -55,8 +58,8 @@ impl BridgeStore {
         Ok(found.and_then(|found| found.get_document("session").ok().cloned()))
     }
 
-    /// Takes or renews the right to copy, in this session; `None` while another process has it.
-    pub(crate) async fn own(
+    /// Acquires or renews the right to copy, in this session; `None` while another process has it.
+    pub(crate) async fn acquire(
         &self,
         owner: &str,
         session: &Document,
@@ -80,7 +83,8 @@ impl BridgeStore {
             .collection
             .find_one_and_update(free, update)
             .return_document(ReturnDocument::After);
-        let found = within("own the bridge", limits::BATCH_TIMEOUT, taking).await?;
+        let found =
+            within("acquire the lease of the bridge", limits::BATCH_TIMEOUT, taking).await?;
         Ok(found.map(|found| BridgeState {
             epoch: found.get_i64("epoch").unwrap_or_default(),
             token: found.get("token").filter(|token| **token != Bson::Null).cloned(),
@@ -102,7 +106,7 @@ impl BridgeStore {
         }
     }
 
-    /// Renews the lease, in the transaction of a batch, and stores the place behind it; `false` if another process
+    /// Renews the lease, in the transaction of a batch, and stores the resume token behind it; `false` if another process
     /// copies.
     pub(crate) async fn advance(
         &self,
@@ -127,7 +131,8 @@ impl BridgeStore {
     ) -> Result<bool, StoreError> {
         let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
         let updating = self.collection.update_one(ours, self.advanced(token));
-        let updated = within("keep the bridge", limits::BATCH_TIMEOUT, updating).await?;
+        let updated =
+            within("renew the lease of the bridge", limits::BATCH_TIMEOUT, updating).await?;
         Ok(updated.matched_count == 1)
     }
 
@@ -139,8 +144,8 @@ impl BridgeStore {
         vec![doc! { "$set": set }]
     }
 
-    /// Stores from when the change stream is followed, before it is: a process that dies before its first place is
-    /// stored is continued from there.
+    /// Stores the start of the change stream before it is opened: a process that dies before its first resume token
+    /// is stored is continued from there.
     pub(crate) async fn begin(
         &self,
         owner: &str,
@@ -153,27 +158,32 @@ impl BridgeStore {
         Ok(updated.matched_count == 1)
     }
 
-    /// Forgets the place: the next owner scans.
-    pub(crate) async fn forget_place(&self, owner: &str, epoch: i64) -> Result<bool, StoreError> {
+    /// Removes the resume token: the next owner scans.
+    pub(crate) async fn forget_resume_token(
+        &self,
+        owner: &str,
+        epoch: i64,
+    ) -> Result<bool, StoreError> {
         let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
         let forgotten = doc! { "$unset": { "token": "", "start": "" } };
         let updating = self.collection.update_one(ours, forgotten);
         let updated =
-            within("forget the place of the bridge", limits::BATCH_TIMEOUT, updating).await?;
+            within("remove the resume token of the bridge", limits::BATCH_TIMEOUT, updating)
+                .await?;
         Ok(updated.matched_count == 1)
     }
 
-    /// Gives the right up, so that another process does not wait for the end of the lease. (`session` stays: a
+    /// Releases the right to copy, so that another process does not wait for the end of the lease. (`session` stays: a
     /// transaction whose end is unknown may be open in it.)
-    pub(crate) async fn disown(&self, owner: &str) -> Result<(), StoreError> {
+    pub(crate) async fn release(&self, owner: &str) -> Result<(), StoreError> {
         let ours = doc! { "_id": &self.id, "owner": owner };
         let update = doc! { "$unset": { "ownedUntil": "", "owner": "" } };
         let leaving = self.collection.update_one(ours, update);
-        within("leave the bridge to others", limits::BATCH_TIMEOUT, leaving).await.map(drop)
+        within("release the lease of the bridge", limits::BATCH_TIMEOUT, leaving).await.map(drop)
     }
 
-    /// Whether a place in the change stream is stored, or from when to follow it.
-    pub(crate) async fn has_place(&self) -> Result<bool, StoreError> {
+    /// Whether a resume token or a start of the change stream is stored.
+    pub(crate) async fn has_resume_point(&self) -> Result<bool, StoreError> {
         let known = doc! { "$or": [{ "token": { "$ne": null } }, { "start": { "$ne": null } }] };
         let finding = self.collection.find_one(doc! { "$and": [{ "_id": &self.id }, known] });
         Ok(within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?.is_some())
