@@ -267,8 +267,8 @@ pub const PRODUCER: Role = Role {
     privileges: &[on(RECORDS, &["insert"])],
 };
 
-/// The bridge from the outbox of another system. The script adds [`SOURCE_ACTIONS`] on the source, whose name
-/// it must be told.
+/// The bridge from the outbox of another system. The script adds [`SOURCE_ACTIONS`] on the source that
+/// `ADOPT_COLLECTION` names.
 pub const ADOPT: Role = Role {
     name: "postrider_adopt",
     serves: "postrider adopt with outbox.auto_init_schema = false; with ADOPT_COLLECTION also what it does to that collection",
