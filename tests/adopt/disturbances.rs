@@ -60,6 +60,22 @@ async fn documents_that_arrive_are_copied_in_the_order_of_their_commits() {
     assert_eq!(test.ids().await, ["a", "b", "late", "c", "odd"].map(Bson::from));
 }
 
+/// What is committed while a scan reads has the order of its commits, not that of its time.
+#[fixture::test]
+async fn documents_that_arrive_during_a_scan_are_copied_in_the_order_of_their_commits() {
+    let test = source().await;
+    test.insert(vec![namastack("b", "k", "NEW", 9), namastack("a", "k", "NEW", 8)]).await;
+    let mut bridge = start(&test, Some("adopt::before_scan=sleep(3000)"));
+    bridge.until_logged("scanning the other outbox").await;
+    for (id, second) in [("c", 5), ("d", 1), ("e", 3)] {
+        test.insert(vec![namastack(id, "k", "NEW", second)]).await;
+    }
+    until_copied(&test, 5).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, ["a", "b", "c", "d", "e"].map(Bson::from));
+}
+
 #[fixture::test]
 async fn killed_bridge_is_replaced_and_each_document_copied_once() {
     for place in ["adopt::before_commit", "adopt::after_commit"] {

@@ -6,6 +6,8 @@
 mod support;
 
 mod disturbances;
+mod history;
+mod oplog;
 mod presets;
 mod refusals;
 mod util;

@@ -10,11 +10,12 @@ use futures_util::StreamExt;
 use mongodb::change_stream::event::ResumeToken;
 use postrider_outbox::collections::Collections;
 use postrider_store::text::chain;
-use postrider_store::{OutageLog, ServerClock, StoreError, limits, within};
+use postrider_store::{OutageLog, ServerClock, StoreError, failpoint, limits, within};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use crate::changed_since::{ChangedSince, id_text};
 use crate::copy::{self, CopySession};
 use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
@@ -109,8 +110,7 @@ impl Bridge {
     pub async fn dry_run(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
         let behind = self.behind(from)?;
         let mut report = AdoptReport::default();
-        let at = self.source.snapshot_time().await?;
-        let mut scan = self.source.scan(at, behind).await?;
+        let mut scan = self.source.scan(behind).await?;
         while let Some(page) = next_page(&mut scan).await? {
             for candidate in self.read_all(&page, &mut report).await? {
                 report.copied += 1;
@@ -356,7 +356,7 @@ impl Bridge {
         }
     }
 
-    /// Copies what was committed at this time; `Some` where the work ends.
+    /// Copies what was committed at this time and has not changed since then; `Some` where the work ends.
     async fn scan(
         &self,
         owned: &mut Owned<'_>,
@@ -365,8 +365,13 @@ impl Bridge {
         stop: &CancellationToken,
         report: &mut AdoptReport,
     ) -> Result<Option<Ended>, AdoptError> {
-        let mut scan = self.source.scan(at, behind).await?;
-        while let Some(page) = next_page(&mut scan).await? {
+        let mut changed = ChangedSince::open(&self.source, source::next(at)).await?;
+        info!(source = self.mapping.source(), "scanning the other outbox");
+        failpoint::hit("adopt::before_scan");
+        let mut scan = self.source.scan(behind).await?;
+        while let Some(mut page) = next_page(&mut scan).await? {
+            changed.catch_up().await?;
+            page.retain(|document| !changed.contains(document));
             let candidates = self.read_all(&page, report).await?;
             for batch in candidates.chunks(self.mapping.batch_size) {
                 if let Some(ended) = self.copy(owned, batch.to_vec(), None, stop, report).await? {
@@ -498,11 +503,6 @@ impl Bridge {
         owned.kept_at = Instant::now();
         self.store.keep(&self.owner, owned.epoch, token).await
     }
-}
-
-fn id_text(document: &RawDocumentBuf) -> String {
-    let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
-    id.map(|id| id.to_string()).unwrap_or_default()
 }
 
 fn token_of(token: Bson) -> Result<ResumeToken, StoreError> {

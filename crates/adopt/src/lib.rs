@@ -18,6 +18,7 @@
 //! | [`copy`] | one transaction |
 //! | `batch` | the transactions of a batch |
 //! | [`source`] | the scan and the change stream |
+//! | `changed_since` | what a scan leaves to the change stream |
 //! | [`bridge`] | the loop |
 //! | [`report`] | what a run has done, and why it ended |
 //! | [`old_relay`] | whether the old relay still runs |
@@ -25,6 +26,7 @@
 
 mod batch;
 pub mod bridge;
+mod changed_since;
 pub mod config;
 pub mod copy;
 pub mod mapping;

@@ -1,5 +1,7 @@
 //! Reads of the source: the scan, and the change stream.
 
+use std::time::Duration;
+
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use mongodb::change_stream::ChangeStream;
@@ -95,12 +97,11 @@ impl Source {
         })
     }
 
-    /// Opens a scan of what was committed at this time, in the order of the source's time and `_id`.
-    pub(crate) async fn scan(
-        &self,
-        at: Timestamp,
-        behind: Option<&Bson>,
-    ) -> Result<RawBatchCursor, StoreError> {
+    /// Opens a scan of what a majority has, in the order of the source's time and `_id`.
+    ///
+    /// It is no snapshot: MongoDB keeps those for `minSnapshotHistoryWindowInSeconds` only, and the scan of a large
+    /// backlog lasts longer. What is committed while it lasts may be in it: see [`ChangedSince`].
+    pub(crate) async fn scan(&self, behind: Option<&Bson>) -> Result<RawBatchCursor, StoreError> {
         let mut order = doc! { &self.time: 1 };
         order.insert("_id", 1);
         let mut filter = self.condition.clone();
@@ -113,7 +114,7 @@ impl Source {
             "sort": order,
             "allowDiskUse": true,
             "batchSize": BATCH_DOCUMENTS,
-            "readConcern": { "level": "snapshot", "atClusterTime": at },
+            "readConcern": { "level": "majority" },
         };
         let opening = self
             .database
@@ -127,6 +128,42 @@ impl Source {
 
     /// Opens the change stream: behind a resume token, or at a time.
     pub(crate) async fn watch(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
+        let watching = self.documents.watch().pipeline(self.changes()).batch_size(BATCH_DOCUMENTS);
+        let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
+        let watching = match from {
+            StreamStart::At(time) => watching.start_at_operation_time(time),
+            StreamStart::Behind(token) => watching.resume_after(token),
+        };
+        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
+    }
+
+    /// Opens a change stream of the ids alone.
+    pub(crate) async fn watch_ids(
+        &self,
+        start: Timestamp,
+        max_await: Duration,
+    ) -> Result<ChangeStream<Document>, StoreError> {
+        let mut pipeline = self.changes();
+        pipeline.push(doc! { "$project": { "documentKey": 1 } });
+        let documents = self.documents.clone_with_type::<Document>();
+        let watching = documents.watch().pipeline(pipeline).batch_size(BATCH_DOCUMENTS);
+        let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
+        let watching = watching.start_at_operation_time(start).max_await_time(max_await);
+        let opening = async { Ok(watching.await?.with_type::<Document>()) };
+        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, opening).await
+    }
+
+    /// The time of the last write of the primary.
+    pub(crate) async fn operation_time(&self) -> Result<Timestamp, StoreError> {
+        const ACTION: &str = "read the time of the last write";
+        let answer = ask(&self.database, ACTION, doc! { "ping": 1 }).await?;
+        answer
+            .get_timestamp("operationTime")
+            .map_err(|error| StoreError::Answer { action: ACTION, detail: error.to_string() })
+    }
+
+    /// The changes after which a document may have to be copied, and the ends of the collection.
+    fn changes(&self) -> Vec<Document> {
         let mut pipeline = Vec::new();
         if let Some(path) = &self.status {
             let of_document = format!("fullDocument.{path}");
@@ -143,13 +180,7 @@ impl Source {
             let kinds = ["insert", "drop", "rename", "invalidate"];
             pipeline.push(doc! { "$match": { "operationType": { "$in": kinds.as_slice() } } });
         }
-        let watching = self.documents.watch().pipeline(pipeline).batch_size(BATCH_DOCUMENTS);
-        let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
-        let watching = match from {
-            StreamStart::At(time) => watching.start_at_operation_time(time),
-            StreamStart::Behind(token) => watching.resume_after(token),
-        };
-        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
+        pipeline
     }
 
     /// Reads documents by their `_id`, in any order.
