@@ -1,4 +1,4 @@
-//! The codes of problems (RFC 9457): what is wrong, for programs, with a title and a page for people.
+//! The codes of problems (RFC 9457): what is wrong, for programs, with a title and a page for operators.
 
 /// The page with an anchor for each code.
 const PAGE: &str = "https://github.com/postrider/postrider/blob/main/docs/http.md";
@@ -7,11 +7,11 @@ macro_rules! problem_codes {
     ($($Code:ident $code:literal $title:literal,)+) => {
         /// What is wrong, for programs: it never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "titles and docs/http.md describe them")]
         pub enum ProblemCode { $($Code,)+ }
 
         impl ProblemCode {
             /// Every code.
+            #[cfg(test)]
             pub const ALL: &[Self] = &[$(Self::$Code,)+];
 
             /// Returns the member `code` of a problem.
