@@ -308,6 +308,9 @@ impl Layers {
     }
 
     fn unknown(&mut self, path: &[String], origin: &Origin) {
+        if let Some(now) = keys::renamed(path) {
+            return self.wrong(path, format!("this key is now {now}"), origin);
+        }
         let detail = match (keys::is_section(path), keys::nearest(path)) {
             (true, _) => "is a section; set a key below it".to_owned(),
             (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),

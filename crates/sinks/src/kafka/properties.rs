@@ -120,7 +120,7 @@ pub const RESERVED: [Reserved; 22] = [
     Reserved {
         name: "topic.blacklist",
         refused: Refused::All,
-        why: "leave it out: no record to such a topic is ever confirmed; sinks.<name>.allow limits \
+        why: "leave it out: no record to such a topic is ever confirmed; sinks.<name>.allowed_destinations limits \
               destinations",
     },
     Reserved {
