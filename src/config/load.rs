@@ -266,7 +266,8 @@ impl Layers {
         let path = with_whole_property(path);
         if let Some(list) = keys::list_above(&path) {
             let list = list.join(".");
-            let detail = format!("{list} is a list: [[{list}]] in the file, or {list} = [{{ … }}]");
+            let detail =
+                format!("{list} is a list; write [[{list}]] in the file, or {list} = [{{ … }}]");
             return self.wrong(&path, detail, origin);
         }
         if keys::form(&path).is_none() {
@@ -276,7 +277,7 @@ impl Layers {
             (origin, self.origins.get(&path))
             && name != other
         {
-            let detail = format!("is set by {other} too; keep one of the two");
+            let detail = format!("is also set by {other}; remove one of the two");
             return self.wrong(&path, detail, origin);
         }
         if let Value::Array(items) = &value
@@ -311,7 +312,7 @@ impl Layers {
         let detail = match (keys::is_section(path), keys::nearest(path)) {
             (true, _) => "is a section; set a key below it".to_owned(),
             (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),
-            (false, None) => "unknown key; config/postrider.toml has all keys".to_owned(),
+            (false, None) => "unknown key; see docs/configuration.md for all keys".to_owned(),
         };
         self.wrong(path, detail, origin);
     }
@@ -383,7 +384,7 @@ impl Layers {
             }
             _ => {
                 let key = known_start(setting);
-                let problem = ConfigProblem::new(key, "must be section.key=value");
+                let problem = ConfigProblem::new(key, "must have the form section.key=value");
                 self.problems.push(ConfigProblem { origin: Origin::Set, ..problem });
             }
         }
@@ -415,7 +416,7 @@ impl Layers {
                     let detail = if is_integer(text) {
                         BEYOND_INTEGERS
                     } else {
-                        "must be one TOML value such as 5, true or [\"a\", \"b\"]"
+                        "must be a TOML value, for example 5, true or [\"a\", \"b\"]"
                     };
                     return self.wrong(&path, detail, origin);
                 }
@@ -494,7 +495,7 @@ impl Layers {
                 table.remove(&name);
                 let names = kinds.iter().map(|kind| format!("{kind:?}")).collect::<Vec<_>>();
                 let detail = format!(
-                    "is not for a sink of kind {kind:?} but for {}; leave it out",
+                    "applies only to sinks of kind {}, not {kind:?}; remove it",
                     names.join(" and ")
                 );
                 self.wrong_value(path, detail);
@@ -575,7 +576,8 @@ impl Layers {
                 if let Some(found) = text.chars().find(|character| character.is_control()) {
                     let is_last = text.trim_end_matches(char::is_control).find(found).is_none();
                     let within = if is_last { "at its end" } else { "in it" };
-                    let detail = format!("has the control character {found:?} {within}; remove it");
+                    let detail =
+                        format!("contains the control character {found:?} {within}; remove it");
                     let origin = place(&self.origins, &self.lines, path, true);
                     let value = redacted::in_table(&self.table, path);
                     let problem = ConfigProblem::new(dotted(path), detail);

@@ -41,7 +41,10 @@ pub fn unread(name: &str) -> Option<String> {
     Some(match nearest {
         Some((_, right)) => format!("{name} is not read; did you mean {right}?"),
         None => {
-            format!("{name} is not read: settings begin with {PREFIX}, two underscores; unset it")
+            format!(
+                "{name} is not read, since variables of settings start with {PREFIX} (two \
+                 underscores); unset it"
+            )
         }
     })
 }

@@ -106,7 +106,7 @@ impl Problem {
 
     /// The path has other methods.
     pub fn method_not_allowed() -> Self {
-        let detail = "this path has other methods: see the header Allow, or /openapi.json";
+        let detail = "this path allows other methods; see the header Allow, or /openapi.json";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
     }
 

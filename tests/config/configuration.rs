@@ -60,7 +60,7 @@ async fn a_broken_rule_is_reported_with_its_key_and_the_remedy() {
     for (setting, parts) in [
         ("relay.max_attempts=0", ["--set: relay.max_attempts = 0", "between 1 and 1000000"]),
         ("sinks.out.timeout=30s", ["sinks.out.timeout", "below relay.lease"]),
-        ("relay.default_sink=other", ["relay.default_sink", "there is out"]),
+        ("relay.default_sink=other", ["relay.default_sink", "the configured sinks are out"]),
         ("partitions.static=9-300", ["partitions.static", "0"]),
         ("outbox.collection_prefix=a b", ["outbox.collection_prefix", "letters"]),
         ("log.level=loud=very", ["log.level", "debug"]),
@@ -89,8 +89,8 @@ async fn every_broken_rule_has_prefix_file_line_key_and_value() {
     let mut expected = [
         format!("error: {path}:4: relay.max_attempts = 0: must be between 1 and 1000000"),
         format!("error: {path}:5: relay.batch_size = 0: must be between 1 and 10000"),
-        format!("error: {path}:8: sinks.out.timeout = \"1h\": must be below relay.lease: a publish that outlives its lease is repeated"),
-        format!("error: {path}:10: routes.0.sink = \"other\": must be the name of a sink; there is out"),
+        format!("error: {path}:8: sinks.out.timeout = \"1h\": must be below relay.lease, since a publish that outlives its lease is repeated"),
+        format!("error: {path}:10: routes.0.sink = \"other\": unknown sink; the configured sinks are out"),
         "error: POSTRIDER__RELAY__POLL_INTERVAL: relay.poll_interval = \"1ms\": must be at least 10ms".to_owned(),
     ];
     expected.sort_unstable();

@@ -101,10 +101,10 @@ async fn unset_variable_is_reported_with_its_place() {
         &ended,
         &[
             &format!(
-                "error: {path}:2: mongo.uri: has ${{PASSWORD}}, and the environment variable PASSWORD is not set; set it, or write ${{PASSWORD:-default}}"
+                "error: {path}:2: mongo.uri: contains ${{PASSWORD}}, but the environment variable PASSWORD is not set; set it, or write ${{PASSWORD:-default}}"
             ),
             &format!(
-                "error: {path}:8: routes.0.type = \"${{PREFIX}}*\": has ${{PREFIX}}, and the environment variable PREFIX is not set"
+                "error: {path}:8: routes.0.type = \"${{PREFIX}}*\": contains ${{PREFIX}}, but the environment variable PREFIX is not set"
             ),
         ],
     );
@@ -118,7 +118,7 @@ async fn unknown_kind_and_key_of_another_kind_are_reported() {
     let unknown = format!("FILE:4: sinks.orders.kind = \"rabbit\": {did_you_mean}");
     reports(".toml", toml, &[&unknown]).await;
     let yaml = "mongo: {uri: mongodb://h/app}\nsinks:\n  orders:\n    kind: kafka\n    brokers: h:1\n    exchange: x\n    declare:\n      queues: [{name: q}]\n";
-    let of_rabbitmq = "is not for a sink of kind \"kafka\" but for \"rabbitmq\"; leave it out";
+    let of_rabbitmq = "applies only to sinks of kind \"rabbitmq\", not \"kafka\"; remove it";
     reports(
         ".yaml",
         yaml,
@@ -129,7 +129,7 @@ async fn unknown_kind_and_key_of_another_kind_are_reported() {
     )
     .await;
     let json = "{\n \"mongo\": {\"uri\": \"mongodb://h/app\"},\n \"sinks\": {\n  \"f\": {\"kind\": \"file\"}\n }\n}";
-    let path = "FILE:4: sinks.f.path: is not set; write it as /folder/name.ndjson";
+    let path = "FILE:4: sinks.f.path: is not set; set it, for example to /folder/name.ndjson";
     reports(".json", json, &[path]).await;
 }
 
@@ -138,18 +138,18 @@ async fn invalid_file_is_reported_with_line_and_column() {
     for (suffix, text, place) in [
         (".toml", "[mongo]\nuri = \n", ":2:"),
         (".yaml", "mongo:\n  uri: [1, 2\nrelay: {}\n", ":"),
-        (".yaml", "mongo:\n  uri: a\n  uri: b\n", ":3:3: the key uri is there twice"),
+        (".yaml", "mongo:\n  uri: a\n  uri: b\n", ":3:3: the key uri appears twice"),
         (
             ".json",
             "{\"mongo\": {\"uri\": \"a\",\n\"uri\": \"b\"}}",
-            ":2:1: the key uri is there twice",
+            ":2:1: the key uri appears twice",
         ),
-        (".toml", "[mongo]\nuri = \"a\"\nuri = \"b\"\n", ":3:1: the key uri is there twice"),
-        (".toml", "[mongo]\n[mongo]\n", ":2:2: the key mongo is there twice"),
+        (".toml", "[mongo]\nuri = \"a\"\nuri = \"b\"\n", ":3:1: the key uri appears twice"),
+        (".toml", "[mongo]\n[mongo]\n", ":2:2: the key mongo appears twice"),
         (
             ".toml",
             "[mongo]\n\"u i\" = 1\nsource = \"hush\"\n\"u i\" = \"hush\"\n",
-            ":4:1: the key \"u i\" is there twice",
+            ":4:1: the key \"u i\" appears twice",
         ),
         (
             ".json",
@@ -207,7 +207,7 @@ async fn null_in_a_list_is_refused_where_it_stands() {
 
         says(
             &ended,
-            &[&format!("error: {path}{place}"), "a list cannot hold; write a value, or remove it"],
+            &[&format!("error: {path}{place}"), "a list cannot contain; set a value, or remove it"],
         );
         assert_eq!(ended.stderr.lines().count(), 1, "{ended}");
     }

@@ -225,7 +225,7 @@ fn judge_error(error: &ConfigLoadError) -> Result<(), TestCaseError> {
             prop_assert!(!problems.is_empty());
             for problem in problems {
                 // Where it is not a text of the command line itself.
-                let is_text = problem.detail == "must be section.key=value";
+                let is_text = problem.detail == "must have the form section.key=value";
                 prop_assert!(problem.key != "." || is_text, "{}", error);
                 prop_assert!(!problem.detail.is_empty(), "{}", error);
                 // A missing value has no place.

@@ -55,7 +55,7 @@ async fn a_publish_beyond_the_shutdown_timeout_is_released() {
     assert_eq!((status, &report["status"]), (503, &json!("down")), "{report}");
     let detail = report["parts"]["relay"]["detail"].as_str().unwrap();
     assert!(detail.starts_with("draining"), "{report}");
-    says(&ended, &["everything in flight was settled or released"]);
+    says(&ended, &["all records in flight were settled or released"]);
     assert_eq!(hanging.outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(instances(&hanging.outbox).await, 0);
     hanging.proxy.open();
@@ -70,7 +70,7 @@ async fn a_hanging_publish_is_given_up_in_time_for_a_clean_stop() {
 
     let stopped = hanging.postrider.stop().await;
 
-    says(&stopped, &["everything in flight was settled or released"]);
+    says(&stopped, &["all records in flight were settled or released"]);
     let outbox = &hanging.outbox;
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 10);

@@ -57,7 +57,7 @@ async fn a_process_that_hangs_or_has_ended_is_not_healthy() {
     postrider.stop().await;
     let ended = healthcheck(&listen, &[]).await.with_code(1);
 
-    says(&hanging, &["/livez: no answer within 3s"]);
+    says(&hanging, &["/livez: no response within 3s"]);
     says(&ended, &["/livez: ", "refused"]);
 }
 

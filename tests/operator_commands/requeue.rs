@@ -43,11 +43,11 @@ async fn only_dead_records_are_requeued_unless_redelivery_is_requested() {
     let refused = outbox_command(&outbox, &given).await.with_code(1);
 
     for (id, why) in [
-        ("p", "it is pending, and only dead records are requeued"),
-        ("s", "it is scheduled, and only dead records are requeued"),
+        ("p", "it is pending; only dead records can be requeued"),
+        ("s", "it is scheduled; only dead records can be requeued"),
         ("d", "--redeliver"),
-        ("i", "it is of the invalid status \"Odd\", and only dead records are requeued"),
-        ("e", "it is of the invalid status \"\", and only dead records are requeued"),
+        ("i", "it is in the invalid status \"Odd\"; only dead records can be requeued"),
+        ("e", "it is in the invalid status \"\"; only dead records can be requeued"),
         ("missing", "there is no record with this id"),
     ] {
         let line = refused.stderr.lines().find(|line| line.starts_with(&format!("error: {id}: ")));

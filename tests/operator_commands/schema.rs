@@ -53,7 +53,7 @@ async fn a_conflicting_index_ends_an_apply_with_1_and_its_name() {
 
     let ended = call_with(&settings(&bare), &["schema", "apply"]).await.with_code(1);
 
-    says(&ended, &["dead_idx", "outbox_records", "can't be created"]);
+    says(&ended, &["dead_idx", "outbox_records", "cannot create"]);
 }
 
 #[fixture::test]

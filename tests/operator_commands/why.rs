@@ -84,7 +84,7 @@ async fn a_record_waits_for_the_blocker_of_its_keys_head() {
 
     says(&first, "not_due", &["delivery 3 of 10 failed: the queue is full"]);
     assert!(first.get("behind").is_none(), "{first}");
-    says(&second, "not_due", &["behind a; a is tried again at", "the queue is full"]);
+    says(&second, "not_due", &["behind a; a is retried at", "the queue is full"]);
     assert_eq!(second["behind"], "a");
     says(&third, "not_due", &["behind a and one more earlier record of its key; a is tried again"]);
     says(&waits(&outbox, "other").await, "look", &[]);
@@ -141,7 +141,7 @@ async fn show_names_what_must_be_corrected() {
     let of_partition = ["partition, 7.5, is no integral number", &owner.to_string()];
     says(&waits(&outbox, "a").await, "repair", &of_partition);
     says(&waits(&outbox, "b").await, "repair", &["behind a; a is corrected by instance"]);
-    says(&waits(&outbox, "c").await, "repair", &["it has no usable seq"]);
+    says(&waits(&outbox, "c").await, "repair", &["it has no valid seq"]);
 }
 
 #[fixture::test]
@@ -174,7 +174,7 @@ async fn a_sink_that_is_down_is_named_without_its_password() {
     let first = waits_with(&outbox, rabbit.clone(), "a").await;
     let second = waits_with(&outbox, rabbit, "b").await;
 
-    says(&first, "sink_paused", &["waits for its sink rabbit, which is down as seen from here"]);
+    says(&first, "sink_paused", &["waits for its sink rabbit, which this command cannot reach"]);
     assert_eq!(first["sink"], "rabbit");
     says(&second, "sink_paused", &["behind a, which waits for its sink rabbit"]);
     assert!(!first.to_string().contains("pl4nted"), "{first}");
@@ -213,11 +213,11 @@ async fn the_owners_report_overrides_the_records() {
 
     for (state, what, words) in [
         (down, "sink_paused", "sink out, which is down, instance"),
-        (doc! { "alone": ["a"] }, "suspect", "goes alone, in its turn, on instance"),
+        (doc! { "alone": ["a"] }, "suspect", "is in quarantine and is delivered alone by instance"),
         (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
-        (doc! { "deadLetter": ["a"] }, "dead_letter", "until its dead letter can be sent"),
+        (doc! { "deadLetter": ["a"] }, "dead_letter", "can send its dead-letter copy"),
         (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
-        (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB, instance"),
+        (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB according to instance"),
         (
             doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
             "look",
@@ -248,7 +248,11 @@ async fn show_says_that_a_record_waits_for_its_dead_letter() {
 
     set_report(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
 
-    says(&waits(&outbox, "a").await, "dead_letter", &["is to become dead", "is tried again at"]);
+    says(
+        &waits(&outbox, "a").await,
+        "dead_letter",
+        &["becomes dead after its dead-letter copy", "is retried at"],
+    );
 }
 
 #[fixture::test]
@@ -273,7 +277,7 @@ async fn partition_without_a_living_owner_and_a_pause_are_named() {
     assert_eq!(waits(&outbox, "b").await["behind"], "a");
     assert_eq!(waits(&outbox, "d").await["behind"], "c");
     database.collection::<Document>(names::ASSIGNMENTS).delete_many(doc! {}).await.unwrap();
-    says(&waits(&outbox, "b").await, "instance", &["no instance has its partition"]);
+    says(&waits(&outbox, "b").await, "instance", &["none owns its partition"]);
     let fixed = doc! {
         "_id": bson::Uuid::new(), "status": "active", "lastHeartbeat": in_seconds(3_600),
         "partitions": "0-255", "hostname": "host-8",

@@ -41,8 +41,8 @@ impl SecretUri {
         }
         match parse(&self.redacted()) {
             Err(error) => Err(error.to_string()),
-            Ok(_) => Err("its password, or another secret in it, has a character that must be \
-                          escaped: : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
+            Ok(_) => Err("its password, or another secret in it, contains a character that must \
+                          be escaped: write : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
                 .to_owned()),
         }
     }
@@ -190,7 +190,11 @@ pub fn read_password(
     rules: &mut Rules,
 ) -> Option<SecretText> {
     let file = password_file?;
-    rules.require(username.is_some(), "username", "is not set, and password_file is");
+    rules.require(
+        username.is_some(),
+        "username",
+        "is not set, but password_file is; set it, or remove password_file",
+    );
     let read = files::read_regular(file).map_err(|error| unreadable(file, &error));
     read.and_then(|_| read_file(file)).map_err(|detail| rules.wrong("password_file", detail)).ok()
 }

@@ -143,7 +143,7 @@ impl HumanSize {
             // The parser saturates.
             Ok(ByteSize(u64::MAX)) => Err("must be below 16EiB".to_owned()),
             Ok(size) => usize::try_from(size.as_u64())
-                .map_err(|_| "must fit this machine's addresses".to_owned()),
+                .map_err(|_| "must fit into the address space of this machine".to_owned()),
             Err(error) => Err(format!("must be {}: {error}", Self::EXPECTED)),
         }
     }

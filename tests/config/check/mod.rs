@@ -136,7 +136,7 @@ async fn a_port_that_is_taken_is_one_finding() {
 
     let found = check_at(&listen, &stdout_settings(&outbox)).await;
 
-    found.only("ops.listen", &listen, "free the port");
+    found.only("ops.listen", &listen, "stop the process that uses the port");
 }
 
 #[fixture::test]
@@ -172,8 +172,8 @@ async fn check_ends_within_seconds_without_answers() {
     assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
     assert_eq!(found.bad(), ["mongodb", "sink k", "sink r"], "{:#?}", found.findings);
     found.is_bad("mongodb", "does not answer within", "mongo.uri");
-    found.is_bad("sink r", "no answer within 5s", "sinks.r: uri");
-    found.is_bad("sink k", "no answer within 5s", "sinks.k: brokers");
+    found.is_bad("sink r", "no response within 5s", "sinks.r: uri");
+    found.is_bad("sink k", "no response within 5s", "sinks.k: brokers");
 }
 
 #[fixture::test]

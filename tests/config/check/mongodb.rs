@@ -174,7 +174,7 @@ async fn a_conflicting_index_is_reported_with_its_difference() {
 
     let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
 
-    found.only("schema", "index lane_idx of outbox_records is", "what is in the way");
+    found.only("schema", "index lane_idx of outbox_records is", "reports the conflict");
 }
 
 #[fixture::test]

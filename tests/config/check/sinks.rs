@@ -38,10 +38,10 @@ async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
 
     for (uri, detail, remedy) in [
         (no_server, "Connection refused", "start the broker, or change host"),
-        (password, "ACCESS_REFUSED", "check user and password in the URI"),
+        (password, "ACCESS_REFUSED", "check the user and password in the URI"),
         (missing, "not found", "rabbitmqctl add_vhost"),
         (closed, "refused", "rabbitmqctl set_permissions"),
-        (tls, "", "does not speak TLS"),
+        (tls, "", "does not use TLS"),
     ] {
         let found = rabbitmq(&outbox, &uri, &[]).await;
 
@@ -74,7 +74,7 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     own.is_good("sink r destinations", "exchange \"there\" is there");
     missing.only(
         "sink r destinations",
-        "\"by-route\": the broker said: NOT_FOUND",
+        "\"by-route\": the broker replied: NOT_FOUND",
         "sinks.r.declare",
     );
     missing.is_bad("sink r destinations", "\"morgue\"", "relay.dead_letter");
@@ -124,9 +124,9 @@ async fn a_file_is_checked_and_none_is_left() {
     drop(open);
     let missing = checked(&folder.path().join("missing/a.ndjson")).await;
 
-    absent.is_good("sink f", "can be written");
+    absent.is_good("sink f", "writable");
     assert!(is_empty, "it left a file");
-    running.is_good("sink f", "another process, a running postrider, writes to it");
+    running.is_good("sink f", "another process writes to it, probably `postrider run`");
     assert_eq!(running.code, Some(0), "{:#?}", running.findings);
     missing.only("sink f", "No such file or directory", "create the folder");
 }

@@ -17,7 +17,7 @@ async fn schema_commands_affect_only_the_named_collections() {
     let again = call_with(&settings, &with("apply")).await.with_code(0);
     let after = call_with(&settings, &with("verify")).await.with_code(0);
 
-    let unclaimed = format!("database {} is no context's, should be that of", home.name);
+    let unclaimed = format!("database {} is without a context, must be owned by the context", home.name);
     assert_eq!(before.stdout.matches(&unclaimed).count(), 1, "{before}");
     assert_eq!(before.stdout.lines().count(), 1 + 5 + 2 * (5 + 5) + 2, "{before}");
     let lines = [
@@ -51,6 +51,6 @@ async fn invalid_name_is_a_usage_error() {
     for option in ["--aggregate", "--prepare"] {
         let ended = call(&["schema", "print", option, "a$b"]).await.with_code(2);
 
-        assert!(ended.stderr.contains("is to begin with a letter"), "{ended}");
+        assert!(ended.stderr.contains("must start with a letter"), "{ended}");
     }
 }

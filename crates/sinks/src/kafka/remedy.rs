@@ -4,13 +4,13 @@
 const REMEDIES: [(&[&str], &str); 5] = [
     (
         &["alert bad certificate", "alert certificate required"],
-        "the broker requires a certificate of this client: set tls.cert_file and tls.key_file, or the \
+        "the broker requires a client certificate: set tls.cert_file and tls.key_file, or the \
          properties ssl.certificate.location and ssl.key.location",
     ),
     (
         &["certificate"],
-        "the broker's authority must be among the system's certificates, or in the file that \
-         tls.ca_file or the property ssl.ca.location names",
+        "add the certificate authority of the broker to the system's certificates, or set \
+         tls.ca_file or the property ssl.ca.location",
     ),
     (
         &["SASL", "uthentication failed"],
@@ -28,13 +28,12 @@ const REMEDIES: [(&[&str], &str); 5] = [
             "/bootstrap: Receive failed",
             "/bootstrap: Send failed",
         ],
-        "check whether the broker expects TLS, or a login, at this port: tls and username, or the property \
-         security.protocol",
+        "check whether the broker requires TLS or a login on this port: set tls and username, \
+         or the property security.protocol",
     ),
     (
         &["Connect to", "Failed to resolve", "in state CONNECT"],
-        "check the sink's brokers, and the addresses by which they name themselves \
-         (advertised.listeners)",
+        "check the sink's brokers, and the addresses that they advertise (advertised.listeners)",
     ),
 ];
 
