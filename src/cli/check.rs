@@ -93,7 +93,8 @@ fn summary(findings: &[Finding], unchecked: &str) -> String {
     let failed = findings.iter().filter(|finding| !finding.ok && !finding.skipped).count();
     let checks = if all == 1 { "check" } else { "checks" };
     let mut parts = vec![match failed {
-        0 => format!("all {all} {checks} passed"),
+        0 if all == 1 => "the check passed".to_owned(),
+        0 => format!("all {all} checks passed"),
         _ => format!("{failed} of {all} {checks} failed"),
     }];
     let mut skipped: BTreeMap<&str, usize> = BTreeMap::new();
@@ -115,7 +116,7 @@ mod tests {
         let bad = Finding::bad("mongodb", "no response", "start it");
         let skipped = Finding::skipped("schema", "since MongoDB was not reached");
 
-        assert_eq!(summary(std::slice::from_ref(&good), ""), "all 1 check passed");
+        assert_eq!(summary(std::slice::from_ref(&good), ""), "the check passed");
         let words = summary(&[good, bad, skipped.clone(), skipped], "");
         assert_eq!(words, "1 of 4 checks failed; 2 skipped, since MongoDB was not reached");
     }

@@ -6,6 +6,7 @@ use clap::Subcommand as _;
 use clap::builder::Styles;
 
 use crate::cli::Command;
+use crate::cli::global::HEADING;
 
 /// The commands by purpose; each is in one group.
 const GROUPS: [(&str, &[&str]); 5] = [
@@ -42,7 +43,8 @@ pub(super) fn template() -> String {
             let _ = writeln!(page, "  {name_style}{name:<width$}{name_style:#}  {about}");
         }
     }
-    page + "\n{options}{after-help}"
+    let _ = write!(page, "\n{heading}{HEADING}:{heading:#}\n");
+    page + "{options}{after-help}"
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use crate::telemetry::chain;
 
 /// Transactional outbox relay for MongoDB: delivers records to RabbitMQ or Kafka, in the order of their keys.
 #[derive(Debug, Parser)]
-#[command(name = "postrider", version, propagate_version = true)]
+#[command(name = "postrider", version)]
 #[command(help_template = help::template(), after_help = help::EXIT_CODES)]
 pub struct Cli {
     #[command(flatten)]

@@ -106,10 +106,7 @@ fn meaning(argument: &Arg) -> String {
         .get_possible_values()
         .iter()
         .filter(|_| takes_value)
-        .map(|value| match value.get_help() {
-            Some(help) => format!("`{}` ({help})", value.get_name()),
-            None => format!("`{}`", value.get_name()),
-        })
+        .map(|value| format!("`{}`", value.get_name()))
         .collect();
     if !values.is_empty() {
         text = format!("{text}. Values: {}", values.join(", "));
@@ -124,5 +121,9 @@ fn meaning(argument: &Arg) -> String {
 }
 
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
+        .replace("***", "`***`")
 }

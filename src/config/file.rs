@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use postrider_settings::files::read_text;
+use postrider_settings::files::{io_text, read_text};
 use postrider_settings::quoted;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
@@ -24,13 +24,16 @@ pub(super) const BEYOND_INTEGERS: &str = "must be an integer of at most 64 bits"
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The operating system does not read it.
-    #[error("cannot read the configuration file {}", path.display())]
+    #[error(
+        "{}: cannot read the configuration file: {}; check --config or POSTRIDER_CONFIG",
+        path.display(),
+        io_text(cause)
+    )]
     Read {
         /// The file.
         path: PathBuf,
         /// Why not.
-        #[source]
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// It is not TOML, YAML or JSON. (The line itself is not quoted: it may hold a secret.)
     #[error("{}:{line}:{column}: {detail}", path.display())]
@@ -74,8 +77,7 @@ impl Format {
 /// [`FileError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
 /// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
-    let text =
-        read_text(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let text = read_text(path).map_err(|cause| FileError::Read { path: path.to_owned(), cause })?;
     // The byte order mark that some editors write.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     match Format::of(path) {
@@ -86,6 +88,7 @@ pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
                 let detail = error.to_string();
                 let detail = detail.split(" at line ").next().unwrap_or_default();
+                let detail = format!("invalid JSON: {detail}");
                 return Err(syntax(path, error.line(), error.column(), detail));
             }
             let unread = "cannot read this JSON: remove control characters, lone surrogates, \
@@ -107,7 +110,7 @@ fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
         } else if error.message() == "duplicate key" {
             there_twice(text.get(span).unwrap_or_default())
         } else {
-            error.message().to_owned()
+            format!("invalid TOML: {}", error.message())
         };
         let column = before.chars().rev().take_while(|character| *character != '\n').count() + 1;
         syntax(path, line_at(text, start), column, detail)

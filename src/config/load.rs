@@ -265,9 +265,7 @@ impl Layers {
         let origin = &self.line_of(&path, origin);
         let path = with_whole_property(path);
         if let Some(list) = keys::list_above(&path) {
-            let list = list.join(".");
-            let detail =
-                format!("{list} is a list; write [[{list}]] in the file, or {list} = [{{ … }}]");
+            let detail = is_list(list);
             return self.wrong(&path, detail, origin);
         }
         if keys::form(&path).is_none() {
@@ -309,6 +307,11 @@ impl Layers {
     }
 
     fn unknown(&mut self, path: &[String], origin: &Origin) {
+        if let Some(list) = keys::list_above(path)
+            && path[list.len()].parse::<usize>().is_err()
+        {
+            return self.wrong(path, is_list(list), origin);
+        }
         let detail = match (keys::is_section(path), keys::nearest(path)) {
             (true, _) => "is a section; set a key below it".to_owned(),
             (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),
@@ -458,17 +461,20 @@ impl Layers {
         let kind_path = [&path[..], &["kind".to_owned()]].concat();
         let kind = match table.get("kind") {
             Some(Value::String(kind)) if KindConfig::KINDS.contains(&kind.as_str()) => kind.clone(),
-            None => {
-                self.wrong_type(&path, "missing field `kind`");
-                return None;
-            }
-            Some(_) => {
+            other => {
                 let kinds: Vec<String> =
                     KindConfig::KINDS.iter().map(|kind| format!("`{kind}`")).collect();
-                self.wrong_type(
-                    &kind_path,
-                    &format!("unknown, expected one of {}", kinds.join(", ")),
-                );
+                let kinds = kinds.join(", ");
+                if other.is_some() {
+                    self.wrong_type(&kind_path, &format!("unknown, expected one of {kinds}"));
+                } else {
+                    let origin = place(&self.origins, &self.lines, &kind_path, false);
+                    self.wrong(
+                        &kind_path,
+                        format!("is not set; set it to one of {kinds}"),
+                        &origin,
+                    );
+                }
                 return None;
             }
         };
@@ -622,6 +628,12 @@ impl Layers {
             self.problems.push(problem);
         }
     }
+}
+
+/// The error for a key of a list's tables that names no table.
+fn is_list(list: &[String]) -> String {
+    let list = list.join(".");
+    format!("{list} is a list; write [[{list}]] in the file, or {list} = [{{ … }}]")
 }
 
 /// The path with the name of a property in one piece, whether its dots were TOML's or quoted.

@@ -81,7 +81,7 @@ pub fn of_type(message: &str, value: Option<&str>) -> (Option<String>, String) {
     let message = message.trim_end();
     let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
     if message.starts_with("missing field ") {
-        return (Some(quoted(message)), "is not set".to_owned());
+        return (Some(quoted(message)), "is not set; set it".to_owned());
     }
     if message.starts_with("unknown field ") {
         let known = message.split_once(", expected ").map_or("none", |(_, known)| known);
@@ -138,6 +138,6 @@ mod tests {
         let detail = "must be one of `rabbitmq`, `kafka`, `stdout`; did you mean rabbitmq?";
         assert_eq!(of_type(variant, Some("\"rabbit\"")).1, detail);
         let missing = of_type("missing field `kind`", None);
-        assert_eq!(missing, (Some("kind".to_owned()), "is not set".to_owned()));
+        assert_eq!(missing, (Some("kind".to_owned()), "is not set; set it".to_owned()));
     }
 }

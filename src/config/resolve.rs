@@ -253,7 +253,10 @@ fn outbox_database(config: &Config, uri: Option<&ChosenUri>, rules: &mut Rules) 
     let Some((key, name)) = own.or_else(|| common_database(config, uri)) else {
         let detail = "is not set, and the URI contains no database; set it, or write the URI as \
                       mongodb://host:27017/database";
-        rules.require(uri.is_none(), "mongo.database", detail);
+        // An invalid URI is reported, and its database is unknown.
+        let is_invalid =
+            rules.violations().iter().any(|one| uri.is_some_and(|uri| one.key == uri.key));
+        rules.require(uri.is_none() || is_invalid, "mongo.database", detail);
         return None;
     };
     check_database(&key, &name, rules);

@@ -48,7 +48,7 @@ async fn a_publish_beyond_the_shutdown_timeout_is_released() {
     let mut hanging = HangingRelay::start(&settings).await;
 
     hanging.postrider.signal(Signal::TERM);
-    hanging.postrider.until_logged("a second signal ends at once").await;
+    hanging.postrider.until_logged("a second signal ends the process at once").await;
     let (status, report) = hanging.postrider.readyz().await;
     let ended = hanging.postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
 
@@ -84,7 +84,7 @@ async fn a_second_signal_of_either_kind_ends_the_process() {
     join_all(pairs.map(async |(first, second)| {
         let mut hanging = HangingRelay::start(&[]).await;
         hanging.postrider.signal(first);
-        hanging.postrider.until_logged("a second signal ends at once").await;
+        hanging.postrider.until_logged("a second signal ends the process at once").await;
 
         let signalled = Instant::now();
         hanging.postrider.signal(second);

@@ -136,8 +136,8 @@ async fn records_that_cannot_be_requeued_are_reported() {
     let requeued = outbox_command(&outbox, &tried).await.with_code(1);
 
     assert_eq!(requeued.json(), json!({ "matched": 4, "requeued": 2 }), "{requeued}");
-    let why = "not all of the 4 records were changed: 2 are so near to 16 MiB that nothing fits in: \
-               shorten their payloads first";
+    let why = "not all of 4 records were changed: 2 are too close to MongoDB's limit of 16 MiB to be \
+               changed; shorten their payloads first";
     assert!(requeued.stderr.contains(why), "{requeued}");
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2);
     let again = outbox_command(&outbox, &tried).await.with_code(1);

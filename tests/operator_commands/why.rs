@@ -60,7 +60,7 @@ async fn a_free_record_goes_at_the_next_scan_of_a_live_owner() {
     outbox.insert([record("a", "k")]).await;
     instance(&outbox, 60).await;
 
-    says(&waits(&outbox, "a").await, "instance", &["no instance is alive"]);
+    says(&waits(&outbox, "a").await, "instance", &["none is alive"]);
     instance(&outbox, 1).await;
     let next = waits(&outbox, "a").await;
 
@@ -122,7 +122,7 @@ async fn show_names_the_lease_owner_and_its_end() {
     says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
     let gone = waits(&outbox, "c").await;
     says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
-    says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 2 of 10"]);
+    says(&waits(&outbox, "d").await, "suspect", &["is in quarantine", "delivery 2 of 10"]);
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
     set_report(&outbox, owner, down).await;
     says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
@@ -212,8 +212,8 @@ async fn the_owners_report_overrides_the_records() {
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
 
     for (state, what, words) in [
-        (down, "sink_paused", "sink out, which is down, instance"),
-        (doc! { "alone": ["a"] }, "suspect", "is in quarantine and is delivered alone by instance"),
+        (down, "sink_paused", "sink out, which is down according to instance"),
+        (doc! { "alone": ["a"] }, "suspect", "is in quarantine on instance"),
         (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
         (doc! { "deadLetter": ["a"] }, "dead_letter", "can send its dead-letter copy"),
         (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),

@@ -268,15 +268,14 @@ impl Explainer {
             let (attempts, most) = (record.attempt, self.max_attempts);
             let crashes = record.crashes();
             let detail = format!(
-                "is in quarantine and is delivered alone by {who}: {crashes} of its leases \
-                 ended without an outcome (delivery {attempts} of {most}){}",
+                "is in quarantine on {who}: {crashes} of its leases ended without an outcome \
+                 (delivery {attempts} of {most}){}",
                 unnamed(&owner)
             );
             (WaitsFor::Quarantined, detail)
         } else if names(&owner, fields::ALONE, record) {
             let detail = format!(
-                "is in quarantine and is delivered alone by {who}: it was in flight each time \
-                 its connection was lost"
+                "is in quarantine on {who}: it was in flight each time its connection was lost"
             );
             (WaitsFor::Quarantined, detail)
         } else if names(&owner, fields::DEAD_LETTER, record) {

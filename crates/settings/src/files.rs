@@ -36,6 +36,20 @@ pub fn read_regular(file: &Path) -> Result<Vec<u8>> {
     }
 }
 
+/// The words of the operating system for an error, in lower case and without its number.
+pub fn io_text(error: &Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error ").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        // Names in capitals, such as TLS, stay.
+        Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 fn read_within(file: &Path, limit: Duration) -> Result<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     let file = file.to_owned();

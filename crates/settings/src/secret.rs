@@ -179,7 +179,11 @@ pub fn read_file(file: &Path) -> Result<SecretText, String> {
 
 /// The error for a file that cannot be read.
 pub(crate) fn unreadable(file: &Path, error: &std::io::Error) -> String {
-    format!("cannot read the file {:?}: {error}", shown_path(file))
+    let cause = files::io_text(error);
+    format!(
+        "cannot read the file {:?}: {cause}; check the path and its permissions",
+        shown_path(file)
+    )
 }
 
 /// Reads the password of a login, and checks that its file is readable and comes with a user. `rules` takes

@@ -25,7 +25,7 @@ use crate::store::ServerClock;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatsArgs {
-    /// Group pending and dead records, and list the largest groups instead
+    /// Group pending and dead records, and list the largest groups instead; reason: beginning of deadReason
     #[arg(long, value_enum, value_name = "FIELD")]
     by: Option<By>,
     /// With --by: maximum number of groups of each status
@@ -35,11 +35,11 @@ pub(in crate::cli) struct StatsArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
-    /// Record type
+    // Record type
     Type,
-    /// Beginning of deadReason, for example "attempts exhausted"
+    // Beginning of deadReason, for example "attempts exhausted"
     Reason,
-    /// Record key
+    // Record key
     Key,
 }
 

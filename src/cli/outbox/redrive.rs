@@ -63,11 +63,11 @@ pub(in crate::cli) struct Which {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum DiscardableStatus {
-    /// Dead records
+    // Dead records
     Dead,
-    /// Scheduled records that are not due yet
+    // Scheduled records that are not due yet
     Scheduled,
-    /// Pending records that no instance has leased
+    // Pending records that no instance has leased
     Pending,
 }
 
@@ -85,9 +85,9 @@ pub(in crate::cli) struct Prune {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum PrunableStatus {
-    /// Delivered records
+    // Delivered records
     Done,
-    /// Dead records
+    // Dead records
     Dead,
 }
 

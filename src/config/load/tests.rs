@@ -124,12 +124,12 @@ fn wrong_types_are_reported_at_once_with_place_and_value() {
     let path = file.path().display();
     let mut lines: Vec<&str> = error.lines().collect();
     lines.sort_unstable();
-    let duration = "must be text with a unit, such as \"30s\" or \"1m30s\"";
+    let duration = "must be text with a unit, at most 100 years, for example \"30s\" or \"1m30s\"";
     let mut expected = [
         format!("{path}:4: relay.batchsize: unknown key; did you mean relay.batch_size?"),
         format!("{path}:2: relay.lease = 30: {duration}"),
         format!("{path}:3: relay.enabled = \"yes\": must be true or false"),
-        format!("{path}:5: sinks.a.kind: is not set"),
+        format!("{path}:5: sinks.a.kind: is not set; set it to one of `rabbitmq`, `kafka`, `file`, `stdout`"),
         format!("{path}:10: routes.1.sink = 5: must be text"),
         format!("{path}:12: mongo.uri: must be text"),
         "POSTRIDER__RELAY__MAX_ATTEMPTS: relay.max_attempts = 1.5: must be an integer of 0 or above"
@@ -308,7 +308,7 @@ fn a_wrong_value_is_reported_with_key_place_and_remedy() {
     for (text, key, part) in [
         ("[relay]\nlease = 30", "relay.lease", "text with a unit"),
         ("[relay]\nordering = \"keys\"", "relay.ordering", "`key`"),
-        ("[relay]\nbatch_bytes = \"16\"", "relay.batch_bytes", "such as \"16MiB\""),
+        ("[relay]\nbatch_bytes = \"16\"", "relay.batch_bytes", "for example \"16MiB\""),
         ("[sinks.a]\nuri = \"x\"", "sinks.a", "kind"),
     ] {
         let (file, inputs) = inputs(text);

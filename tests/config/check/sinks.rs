@@ -37,7 +37,7 @@ async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
     let tls = format!("amqps://{}:{PLANTED}@{host}/{}", vhost.name, vhost.name);
 
     for (uri, detail, remedy) in [
-        (no_server, "Connection refused", "start the broker, or change host"),
+        (no_server, "connection refused", "start the broker, or change host"),
         (password, "ACCESS_REFUSED", "check the user and password in the URI"),
         (missing, "not found", "rabbitmqctl add_vhost"),
         (closed, "refused", "rabbitmqctl set_permissions"),
@@ -70,8 +70,8 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     let made = rabbitmq(&outbox, &uri, &[template, routes, dead, declared]).await;
     let still = rabbitmq(&outbox, &uri, &[routes]).await;
 
-    default.is_good("sink r destinations", "the default exchange is there");
-    own.is_good("sink r destinations", "exchange \"there\" is there");
+    default.is_good("sink r destinations", "the default exchange exists");
+    own.is_good("sink r destinations", "exchange \"there\" exists");
     missing.only(
         "sink r destinations",
         "\"by-route\": the broker replied: NOT_FOUND",
@@ -79,10 +79,10 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     );
     missing.is_bad("sink r destinations", "\"morgue\"", "relay.dead_letter");
     assert!(!missing.of("sink r destinations")["detail"].as_str().unwrap().contains("elsewhere"));
-    made.is_good("sink r destinations", "\"by-route\" is made at start");
+    made.is_good("sink r destinations", "`run` creates exchange \"by-route\" (declare)");
     made.is_good("sink r destinations", "x.{tenantId} depends on the record");
     assert_eq!(made.code, Some(0), "{:#?}", made.findings);
-    still.only("sink r destinations", "by-route", "make what is missing");
+    still.only("sink r destinations", "by-route", "create it, list it in");
 }
 
 #[fixture::test]
@@ -102,8 +102,8 @@ async fn every_configured_topic_is_looked_up() {
 
     down.only("sink k", "Connection refused", "sinks.k: brokers");
     template.is_good("sink k destinations", "{type} depends on the record");
-    made.is_good("sink k destinations", &format!("topic {:?} is there", topic.name));
-    made.is_good("sink k destinations", &format!("{fresh:?} is made at start"));
+    made.is_good("sink k destinations", &format!("topic {:?} exists", topic.name));
+    made.is_good("sink k destinations", &format!("`run` creates topic {fresh:?}"));
     missing.only("sink k destinations", &format!("topic {fresh:?}"), "sinks.k.declare");
 }
 

@@ -123,7 +123,7 @@ async fn a_mongodb_that_refuses_writes_is_reported_once() {
     assert!(detail.contains("postrider check"), "{report}");
     let writes = ["lease records", "correct partitions"];
     assert!(writes.iter().any(|write| detail.contains(write)), "{report}");
-    postrider.until_logged("taking goes on").await;
+    postrider.until_logged("resumed leasing records").await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     let messages = [

@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
                 self.note(path, "appears twice in its object");
             }
             if name.contains('\0') {
-                self.note(path, "has U+0000 in its name, which BSON cannot store");
+                self.note(path, "contains U+0000 in its name, which BSON cannot store");
             }
             document.insert(name, value);
         }

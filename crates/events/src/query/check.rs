@@ -154,7 +154,7 @@ impl Checker {
                 "is a regular expression; use CONTAINS, STARTS_WITH or ENDS_WITH"
             }
             Bson::Undefined => "is undefined; use NULL to find null or absent fields",
-            value if has_nul_name(value) => "has U+0000 in a name, which BSON does not allow",
+            value if has_nul_name(value) => "contains U+0000 in a name, which BSON does not allow",
             _ => return,
         };
         self.flaw(place, member, refused);

@@ -64,7 +64,7 @@ fn walk(document: &Document, level: usize, size: &mut RawSize) -> Result<(), Str
             ));
         }
         if name.contains('\0') {
-            return Err("has U+0000 in a name, which BSON does not allow".to_owned());
+            return Err("contains U+0000 in a name, which BSON does not allow".to_owned());
         }
         walk_value(value, level, size)?;
     }
@@ -104,7 +104,7 @@ mod tests {
                 doc! { "a": { "$in": [[{ name: 1 }]] } },
             ] {
                 let refused = check(&filter).unwrap_err();
-                assert!(refused.starts_with(&format!("has {name:?}")), "{filter}: {refused}");
+                assert!(refused.starts_with(&format!("contains {name:?}")), "{filter}: {refused}");
             }
         }
         let code = Bson::JavaScriptCode("sleep(1)".into());

@@ -348,7 +348,7 @@ mod tests {
 
         let error = file.append(b"another\n").unwrap_err().to_string();
 
-        assert!(error.contains("is the highest"), "{error}");
+        assert!(error.contains("the highest possible number"), "{error}");
         assert_eq!(std::fs::read_to_string(&last).unwrap(), "oldest\n");
         assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "one\n");
     }

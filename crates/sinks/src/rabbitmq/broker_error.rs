@@ -2,6 +2,7 @@
 
 use lapin::ErrorKind;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
+use postrider_settings::files::io_text;
 
 use crate::rabbitmq::rendering::Target;
 
@@ -36,7 +37,11 @@ pub(super) fn quoted(reply_text: &str) -> String {
 /// Returns the text of an error, which is the broker's if it sent the error.
 pub(super) fn text(error: &lapin::Error) -> String {
     // (`Display` of `lapin` repeats its sources.)
-    reply(error).map_or_else(|| error.to_string(), |(_, reply_text)| quoted(&reply_text))
+    match (reply(error), error.kind()) {
+        (Some((_, reply_text)), _) => quoted(&reply_text),
+        (None, ErrorKind::IOError(error)) => io_text(error),
+        (None, _) => error.to_string(),
+    }
 }
 
 /// Returns why there is no connection, with the remedy if it is known.

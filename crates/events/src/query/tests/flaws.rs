@@ -163,7 +163,7 @@ fn invalid_fields_zones_and_patterns_are_named() {
         ("a.", "has an empty level; write one dot between two names"),
         ("$where", "contains a $, which is not allowed in a field"),
         ("a.$[]", "contains a $, which is not allowed in a field"),
-        ("a\0b", "has a NUL"),
+        ("a\0b", "contains U+0000"),
         (&*"x".repeat(1_025), "is too long; at most 1024 bytes are allowed"),
     ] {
         for operator in ["EQ", "NE", "NULL", "TRUE", "TODAY", "IN", "CONTAINS"] {

@@ -126,7 +126,7 @@ fn values_that_mongodb_searches_by_are_refused() {
 
 #[test]
 fn nul_is_refused_where_bson_has_none() {
-    let nul = "has a NUL";
+    let nul = "contains U+0000";
     assert_eq!(
         flaws_of(&field().contains("a\0")),
         ["condition.value: contains U+0000, which a text search cannot contain"]
