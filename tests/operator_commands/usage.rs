@@ -77,7 +77,7 @@ async fn man_pages_are_printed_or_written() {
     let folder = tempfile::tempdir().unwrap();
     call(&["man", folder.path().to_str().unwrap()]).await.with_code(0);
 
-    assert!(page.contains(".TH postrider 1") && page.contains("Global options"), "{page}");
+    assert!(page.contains(".TH postrider 1") && page.contains("GLOBAL OPTIONS"), "{page}");
     let list = std::fs::read_to_string(folder.path().join("postrider-outbox-list.1")).unwrap();
     assert!(list.contains("--older") && list.contains("EXTRA"), "{list}");
 }
