@@ -7,7 +7,8 @@
 //   OUTBOX_PREFIX      in front of the collections' names (outbox.collection_prefix), default ""
 //   OUTBOX_RETENTION   how long delivered records stay (outbox.retention), default "7d"; with "0s" the
 //                      relay deletes them itself, and may
-//   OUTBOX_FOLLOW      whether a change stream wakes the relay (relay.follow), default "true"
+//   OUTBOX_CHANGE_STREAM
+//                      whether a change stream wakes the relay (relay.change_stream), default "true"
 //   EVENTS_ENABLED     whether there is an append path (events.enabled), default "true"
 //   EVENTS_DATABASE, SNAPSHOTS_DATABASE, PREPARE_DATABASE
 //                      databases of the append path (events.database, …); "" is that of the connection.
@@ -26,7 +27,7 @@
 
 const prefix = process.env.OUTBOX_PREFIX ?? "";
 const retention = process.env.OUTBOX_RETENTION || "7d";
-const follow = process.env.OUTBOX_FOLLOW || "true";
+const changeStream = process.env.OUTBOX_CHANGE_STREAM || "true";
 const append = process.env.EVENTS_ENABLED || "true";
 const events = process.env.EVENTS_DATABASE || "" || db.getName();
 const snapshots = process.env.SNAPSHOTS_DATABASE || "" || db.getName();
@@ -36,7 +37,7 @@ const prepare = process.env.PREPARE_DATABASE || "" || db.getName();
 
 const collections = ["outbox_records", "outbox_instances", "outbox_partition_assignments", "outbox_control"];
 const deletesDelivered = !/[1-9]/.test(retention);
-const follows = follow !== "false";
+const usesChangeStream = changeStream !== "false";
 const appends = append !== "false";
 const database = { db: db.getName(), collection: "" };
 const collection = (base) => ({ db: db.getName(), collection: prefix + base });
@@ -54,7 +55,7 @@ const roles = [
       { resource: database, actions: ["listCollections"] },
       { resource: collection("outbox_records"), actions: ["find", "update", "listIndexes"] },
       ...(deletesDelivered ? [{ resource: collection("outbox_records"), actions: ["remove"] }] : []),
-      ...(follows ? [{ resource: collection("outbox_records"), actions: ["changeStream"] }] : []),
+      ...(usesChangeStream ? [{ resource: collection("outbox_records"), actions: ["changeStream"] }] : []),
       { resource: collection("outbox_instances"), actions: ["find", "insert", "update", "remove"] },
       { resource: collection("outbox_partition_assignments"), actions: ["find", "insert", "update"] },
       { resource: collection("outbox_control"), actions: ["find"] },

@@ -38,7 +38,7 @@ use crate::relay::Relay;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
 use crate::run::health::{
-    watch_draining, watch_feed, watch_following, watch_partitions, watch_relay, watch_sinks,
+    watch_change_stream, watch_draining, watch_feed, watch_partitions, watch_relay, watch_sinks,
     watch_store,
 };
 use crate::run::instance::{
@@ -273,7 +273,7 @@ fn report(relay: &Relay<AnySink>, blocked: &BlockedKeys, heartbeat: &Heartbeat) 
 /// Follows the change stream; never returns without a follower.
 async fn follow(follower: Option<Follower>, health: &Health, stop: &CancellationToken) {
     let Some(follower) = follower else { return std::future::pending().await };
-    watch_following(health, follower.status());
+    watch_change_stream(health, follower.status());
     // A task: what wakes the relay must not wait for it.
     let following = tokio::spawn(follower.run(stop.clone()));
     let _ = following.await;

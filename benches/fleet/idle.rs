@@ -17,7 +17,8 @@ pub async fn measure() {
     let seconds = support::seconds_or(30) as u64;
     for (count, follow) in [(0, true), (1, true), (1, false), (4, true), (4, false)] {
         let collections = support::outbox().await;
-        let settings = ["sinks.out.kind=stdout".to_owned(), format!("relay.follow={follow}")];
+        let settings =
+            ["sinks.out.kind=stdout".to_owned(), format!("relay.change_stream={follow}")];
         let mut daemons: Vec<Daemon> =
             (0..count).map(|_| Daemon::start(&collections, &settings)).collect();
         if !daemons.is_empty() {

@@ -244,7 +244,7 @@ async fn daemon() {
     let arrivals = queue.arrivals().await;
     let mut daemons = [Daemon::start(&collections, &queue.settings())];
     until_divided(&mut daemons).await;
-    while daemons[0].metric("postrider_follow_up").await == 0.0 {
+    while daemons[0].metric("postrider_change_stream_up").await == 0.0 {
         daemons[0].pause().await;
     }
     let inserted = trickle(&collections).await;

@@ -112,8 +112,7 @@ async fn suspended() {
     until_all(&arrivals, sent.len()).await;
     let arrived = arrivals.first();
     let first = sent.iter().map(|sent| since(woken, arrived[&sent.id])).filter(|at| *at > 0.0);
-    let lost =
-        daemon.metric("postrider_records_settled_total{sink=\"rabbit\",outcome=\"lost\"}").await;
+    let lost = daemon.metric("postrider_deliveries_total{sink=\"rabbit\",outcome=\"lost\"}").await;
     println!(
         "suspended for {PAUSE:?} at {RECORDS_PER_SECOND}/s: first arrival {:.2} s after it woke; changes of partitions {}; leases lost {lost}; arrived twice {}",
         first.fold(f64::MAX, f64::min),

@@ -59,7 +59,7 @@ async fn drain(to: To, count: usize, records: usize, round: usize) -> f64 {
     until_divided(&mut daemons).await;
     relay(&collections, "pause");
     for daemon in &mut daemons {
-        while daemon.metric("postrider_paused").await == 0.0 {
+        while daemon.metric("postrider_relay_paused").await == 0.0 {
             daemon.pause().await;
         }
     }

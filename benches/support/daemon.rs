@@ -75,7 +75,7 @@ impl Daemon {
     /// Records that this sink has confirmed.
     pub async fn done(&self, sink: &str) -> f64 {
         let labels = format!("{{sink=\"{sink}\",outcome=\"done\"}}");
-        self.metric(&format!("postrider_records_settled_total{labels}")).await
+        self.metric(&format!("postrider_deliveries_total{labels}")).await
     }
 
     /// The pause between two polls, so that polling does not load the servers.

@@ -85,7 +85,7 @@ pub fn relay_parts<S: Sink>(
     let rules = SinkRules {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse(key).unwrap()),
-        allow: vec![Glob::new("*")],
+        allowed_destinations: vec![Glob::new("*")],
         source: None,
     };
     RelayParts {

@@ -21,7 +21,7 @@ pub(super) async fn probe(
 ) -> Result<Finding, StoreError> {
     let part = Part::Relay {
         records: plan.relay.enabled,
-        follow: plan.relay.follow,
+        change_stream: plan.relay.change_stream,
         names: plan.relay.enabled,
         making: schema_actions,
     };
@@ -35,7 +35,7 @@ pub(super) async fn probe_append(plan: &Resolved, admin: &Database) -> Result<Fi
 
 /// Checks the privileges of the feed, which the append path does not need.
 pub(super) async fn probe_feed(plan: &Resolved, admin: &Database) -> Result<Finding, StoreError> {
-    ask(FEED, plan, admin, Part::Feed { follow: true }).await
+    ask(FEED, plan, admin, Part::Feed { change_stream: true }).await
 }
 
 async fn ask(

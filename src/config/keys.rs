@@ -146,8 +146,13 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     keys
 });
 
-/// Keys that had another name, and their name now.
-const RENAMED: [(&str, &str); 1] = [("api.insecure", "api.allow_unauthenticated")];
+/// Patterns of keys that had another name, and their name now.
+const RENAMED: [(&str, &str); 4] = [
+    ("api.insecure", "api.allow_unauthenticated"),
+    ("relay.follow", "relay.change_stream"),
+    ("relay.probe_max", "relay.sink_probe_interval_max"),
+    ("sinks.*.allow", "sinks.*.allowed_destinations"),
+];
 
 /// The likeness below which two keys have little in common but their section.
 const MIN_LIKENESS: f64 = 0.8;
@@ -386,22 +391,29 @@ pub fn is_list(path: &[String]) -> bool {
     keys().lists.iter().any(|list| list.len() == path.len() && is_like(list, path))
 }
 
+/// The new name of a key that was renamed, with the operator's own names in it.
+pub fn renamed(path: &[String]) -> Option<String> {
+    let split = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
+    let (_, new) = RENAMED.iter().find(|(old, _)| {
+        let old = split(old);
+        old.len() == path.len() && is_like(&old, path)
+    })?;
+    Some(dotted(&with_own_names(&split(new), path)))
+}
+
+/// A pattern with the operator's own names of `path` in the place of `*`.
+fn with_own_names(pattern: &[String], path: &[String]) -> Vec<String> {
+    let own = |(at, part): (usize, &String)| match path.get(at) {
+        Some(own) if part == "*" => own.clone(),
+        _ => part.clone(),
+    };
+    pattern.iter().enumerate().map(own).collect()
+}
+
 /// The known key nearest to an unknown path, with the operator's own names in it.
 pub fn nearest(path: &[String]) -> Option<String> {
     let wanted = path.join(".");
-    if let Some((_, now)) = RENAMED.iter().find(|(former, _)| *former == wanted) {
-        return Some((*now).to_owned());
-    }
-    let candidates = keys().all.iter().map(|key| {
-        let parts = key.pattern.iter().enumerate();
-        let parts: Vec<&str> = parts
-            .map(|(at, part)| match (part.as_str(), path.get(at)) {
-                ("*", Some(own)) => own.as_str(),
-                (part, _) => part,
-            })
-            .collect();
-        parts.join(".")
-    });
+    let candidates = keys().all.iter().map(|key| with_own_names(&key.pattern, path).join("."));
     let last = path.last().map_or("", String::as_str);
     candidates
         .map(|candidate| {

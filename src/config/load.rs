@@ -312,6 +312,9 @@ impl Layers {
         {
             return self.wrong(path, is_list(list), origin);
         }
+        if let Some(now) = keys::renamed(path) {
+            return self.wrong(path, format!("was renamed; set {now}"), origin);
+        }
         let detail = match (keys::is_section(path), keys::nearest(path)) {
             (true, _) => "is a section; set a key below it".to_owned(),
             (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),

@@ -77,8 +77,9 @@ pub fn describe(calls: Description) -> String {
     format!("{whole:#}\n")
 }
 
-/// Adds the parts of every call: a token, a request id, and problems.
+/// Adds the parts of every call: an id, a token, a request id, and problems.
 fn complete(call: &mut Operation) {
+    call.operation_id = call.operation_id.as_deref().map(camel_case);
     call.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     let of_body = if call.request_body.is_some() { BODY_PROBLEMS.as_slice() } else { &[] };
     for (status, description) in PROBLEMS.iter().chain(of_body) {
@@ -106,6 +107,18 @@ fn complete(call: &mut Operation) {
         };
         *answer = built.build();
     }
+}
+
+/// A name of Rust, as the clients that are generated from the description write it.
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |mut name, word| {
+        let mut chars = word.chars();
+        name.extend(chars.next().map(|first| first.to_ascii_uppercase()));
+        name.push_str(chars.as_str());
+        name
+    })
 }
 
 /// Marks all headers of answers as required; utoipa has no field for that.
@@ -149,9 +162,28 @@ mod tests {
     }
 
     #[test]
-    fn calls_have_unique_ids_and_typed_answers() {
-        let calls = crate::http::calls(true).into_openapi();
+    fn ids_of_calls_are_unique_and_begin_with_a_verb() {
+        let text = describe(crate::http::calls(true).into_openapi());
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let items = whole["paths"].as_object().unwrap().values();
+        let calls = items.flat_map(|item| item.as_object().unwrap().values());
+
         let mut ids = BTreeSet::new();
+
+        for call in calls {
+            let id = call["operationId"].as_str().unwrap();
+            let rest = id.trim_start_matches(|c: char| c.is_ascii_lowercase());
+            assert!(rest.len() < id.len(), "{id}");
+            assert!(rest.starts_with(|c: char| c.is_ascii_uppercase()), "{id}");
+            assert!(rest.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+            assert!(ids.insert(id), "{id}");
+        }
+        assert!(ids.len() >= 23);
+    }
+
+    #[test]
+    fn answers_of_calls_have_a_type() {
+        let calls = crate::http::calls(true).into_openapi();
         for item in calls.paths.paths.into_values() {
             for call in [item.get, item.put, item.post, item.delete].into_iter().flatten() {
                 for (status, answer) in call.responses.responses {
@@ -160,9 +192,7 @@ mod tests {
                     let is_empty = answer.content.is_empty();
                     assert!(is_typed && (is_empty == (status.as_str() >= "204")), "{status}");
                 }
-                assert!(ids.insert(call.operation_id.unwrap()));
             }
         }
-        assert!(ids.len() >= 23);
     }
 }

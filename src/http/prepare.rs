@@ -20,11 +20,17 @@ use crate::http::extract::{AppendScope, Body, Call, NoBody, ReadScope};
 use crate::http::params::DurationText;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
+use crate::ops::problem_code::ProblemCode;
 use crate::prepare::{KeyOutcome, PrepareError, PrepareKey, PrepareName, Ttl};
 use crate::store::ServerClock;
 
 pub(super) fn calls() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(prepare_key, get_key, reprepare_key, rollback_key))
+    OpenApiRouter::new().routes(routes!(
+        prepare_key,
+        get_prepared_key,
+        reprepare_key,
+        rollback_prepared_key
+    ))
 }
 
 /// A prepare key, in a path.
@@ -129,7 +135,7 @@ async fn prepare_key(
     let (name, value) = (keys.name(), body.value.0);
     if !keys.prepare(key.as_str(), &value, end.map_or(Ttl::Forever, Ttl::At)).await? {
         let detail = format!("{name} {:?} is already taken", key.as_str());
-        return Err(Problem::conflict("already_prepared", detail));
+        return Err(Problem::conflict(ProblemCode::AlreadyPrepared, detail));
     }
     debug!(actor = &*call.actor, name = name.as_str(), key = key.as_str(), "prepared a key");
     Ok((StatusCode::CREATED, KeyAnswer::new(&key, value, end)))
@@ -143,7 +149,7 @@ async fn prepare_key(
         (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
     ),
 )]
-async fn get_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
+async fn get_prepared_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
     let held = keys.get(key.as_str()).await?.ok_or_else(|| not_taken(&keys, &key))?;
     Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
@@ -215,7 +221,7 @@ fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D
         (status = 409, description = "`value_mismatch`"),
     ),
 )]
-async fn rollback_key(
+async fn rollback_prepared_key(
     call: Call<AppendScope, KeyPath, ValueQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
@@ -257,7 +263,7 @@ fn check(outcome: KeyOutcome, keys: &PrepareKey, key: &IdText) -> Result<(), Pro
         KeyOutcome::NotHeld => Err(not_taken(keys, key)),
         KeyOutcome::Differs => {
             let detail = format!("{} {:?} has another value", keys.name(), key.as_str());
-            Err(Problem::conflict("value_mismatch", detail))
+            Err(Problem::conflict(ProblemCode::ValueMismatch, detail))
         }
     }
 }
@@ -272,7 +278,7 @@ impl From<PrepareError> for Problem {
         match error {
             PrepareError::Key(wrong) => Self::wrong("key", wrong.to_string()),
             PrepareError::SameKey => Self::wrong("key", detail),
-            PrepareError::NotPrepared => Self::conflict("value_mismatch", detail),
+            PrepareError::NotPrepared => Self::conflict(ProblemCode::ValueMismatch, detail),
             PrepareError::TooLarge => Self::too_large(detail),
             PrepareError::TooDeep | PrepareError::Encode(_) => Self::wrong("value", detail),
             PrepareError::Decode(_) => Self::fault(&error),

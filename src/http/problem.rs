@@ -6,13 +6,16 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use tracing::{error, warn};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use crate::events::Flaw;
 use crate::events::json::MAX_FLAWS;
 use crate::ops::origin::ForeignRequest;
+use crate::ops::problem_code::ProblemCode;
 use crate::store::StoreError;
 use crate::store::schema::SchemaError;
 use crate::telemetry::chain;
@@ -20,15 +23,21 @@ use crate::telemetry::chain;
 /// The seconds after which a repeated request may succeed.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
+/// The length of a UUID with hyphens, the only form that a URN has.
+const HYPHENATED_UUID_BYTES: usize = 36;
+
+/// Everything but the unreserved characters of a URI (RFC 3986).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// An error answer.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The status.
     pub status: StatusCode,
-    code: &'static str,
+    code: ProblemCode,
     detail: String,
     errors: Vec<Flaw>,
-    actual: Option<i64>,
+    actual_version: Option<i64>,
     /// Whether the request may have taken effect, so that the answer needs [`retry_advice`].
     is_unconfirmed: bool,
     /// The seconds after which a repeated request may succeed.
@@ -39,13 +48,13 @@ pub struct Problem {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProblemAnswer {
-    /// `urn:postrider:problem:` and the code.
+    /// The documentation of the code.
     #[serde(rename = "type")]
-    #[schema(example = "urn:postrider:problem:invalid")]
+    #[schema(example = "https://github.com/postrider/postrider/blob/main/docs/http.md#invalid")]
     kind: String,
-    /// The status in words.
-    #[schema(example = "Unprocessable Entity")]
-    title: String,
+    /// The code in words.
+    #[schema(example = "Invalid request")]
+    title: &'static str,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599, example = 422)]
     status: u16,
@@ -62,13 +71,15 @@ pub struct ProblemAnswer {
     /// has.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    actual: Option<i64>,
-    /// As in the header `x-request-id`, and in the log.
-    request_id: String,
+    actual_version: Option<i64>,
+    /// The request: `urn:uuid:` and the header `x-request-id`, which the log has too. If the client sent an
+    /// id that is not a UUID: `urn:postrider:request:` and the id, percent-encoded.
+    #[schema(example = "urn:uuid:4f0c1c3e-5b0e-4f0b-9a51-0d5c5c0e7a11")]
+    instance: String,
 }
 
 impl Problem {
-    fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+    fn new(status: StatusCode, code: ProblemCode, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         let errors = Vec::new();
         Self {
@@ -76,7 +87,7 @@ impl Problem {
             code,
             detail,
             errors,
-            actual: None,
+            actual_version: None,
             is_unconfirmed: false,
             retry_after: None,
         }
@@ -84,51 +95,51 @@ impl Problem {
 
     /// The body is not JSON.
     pub fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "malformed_json", detail)
+        Self::new(StatusCode::BAD_REQUEST, ProblemCode::MalformedJson, detail)
     }
 
     /// No known token.
     pub fn unauthorized() -> Self {
         let detail = "a known token is required: Authorization: Bearer …";
-        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+        Self::new(StatusCode::UNAUTHORIZED, ProblemCode::Unauthorized, detail)
     }
 
     /// A token without the scope.
     pub fn forbidden(name: &str, scope: &str) -> Self {
         let detail = format!("the token {name:?} lacks the scope {scope}");
-        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+        Self::new(StatusCode::FORBIDDEN, ProblemCode::Forbidden, detail)
     }
 
     /// Nothing exists under this path.
     pub fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", detail)
+        Self::new(StatusCode::NOT_FOUND, ProblemCode::NotFound, detail)
     }
 
     /// The path has other methods.
     pub fn method_not_allowed() -> Self {
         let detail = "this path allows other methods; see the header Allow, or /openapi.json";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, ProblemCode::MethodNotAllowed, detail)
     }
 
     /// The state of the resource does not permit it.
-    pub fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
+    pub fn conflict(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, code, detail)
     }
 
     /// The stream has ended: what is asked for is not read any more.
     pub fn gone(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::GONE, "stream_ended", detail)
+        Self::new(StatusCode::GONE, ProblemCode::StreamEnded, detail)
     }
 
     /// More bytes than are accepted.
     pub fn too_large(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", detail)
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, ProblemCode::PayloadTooLarge, detail)
     }
 
     /// A body of another media type than JSON.
     pub fn unsupported_media_type() -> Self {
         let detail = "the body must be JSON: Content-Type: application/json";
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ProblemCode::UnsupportedMediaType, detail)
     }
 
     /// Fields or parameters that are wrong.
@@ -140,7 +151,10 @@ impl Problem {
             }
             several => format!("{} fields are wrong", several.len()),
         };
-        Self { errors: flaws, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail) }
+        Self {
+            errors: flaws,
+            ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, ProblemCode::Invalid, detail)
+        }
     }
 
     /// One field or parameter that is wrong.
@@ -150,12 +164,12 @@ impl Problem {
 
     /// More concurrent requests than are accepted.
     pub fn overloaded(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Overloaded, detail)
     }
 
     /// Something that the request requires is unavailable at present.
     pub fn unavailable(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unavailable, detail)
     }
 
     /// A request that was begun, and whose outcome is unknown.
@@ -164,8 +178,8 @@ impl Problem {
     }
 
     /// The same problem, with the version of the aggregate.
-    pub fn at_version(self, actual: i64) -> Self {
-        Self { actual: Some(actual), ..self }
+    pub fn at_version(self, version: i64) -> Self {
+        Self { actual_version: Some(version), ..self }
     }
 
     /// The same problem, which may be gone after this time.
@@ -209,8 +223,8 @@ impl Problem {
 
     /// A fault of Postrider or of the setup of MongoDB; the log has it under the request's id.
     pub fn internal() -> Self {
-        let detail = "internal error; search the server log for this requestId";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+        let detail = "internal error; search the server log for the request id in instance";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Internal, detail)
     }
 
     /// The answer to the request with this id.
@@ -222,14 +236,14 @@ impl Problem {
             self.detail
         };
         let body = ProblemAnswer {
-            kind: format!("urn:postrider:problem:{}", self.code),
-            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            kind: self.code.link(),
+            title: self.code.title(),
             status: status.as_u16(),
-            code: self.code,
+            code: self.code.as_str(),
             detail,
             errors: self.errors,
-            actual: self.actual,
-            request_id: request_id.to_owned(),
+            actual_version: self.actual_version,
+            instance: instance(request_id),
         };
         let mut response = (status, Json(body)).into_response();
         let headers = response.headers_mut();
@@ -251,6 +265,14 @@ impl Problem {
         }
         response
     }
+}
+
+/// The URI of a request.
+fn instance(request_id: &str) -> String {
+    if request_id.len() == HYPHENATED_UUID_BYTES && Uuid::try_parse(request_id).is_ok() {
+        return format!("urn:uuid:{request_id}");
+    }
+    format!("urn:postrider:request:{}", utf8_percent_encode(request_id, RESERVED))
 }
 
 /// Without a body: the middleware renders it with the request's id.
@@ -303,6 +325,19 @@ pub fn retry_advice(method: &Method, path: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instance_is_a_uri_of_the_request_id() {
+        let id = "4f0c1c3e-5b0e-4f0b-9a51-0d5c5c0e7a11";
+        assert_eq!(instance(id), format!("urn:uuid:{id}"));
+        for (given, expected) in [
+            ("my-own.id_1~", "my-own.id_1~"),
+            ("a/b?c#d%e", "a%2Fb%3Fc%23d%25e"),
+            ("4f0c1c3e5b0e4f0b9a510d5c5c0e7a11", "4f0c1c3e5b0e4f0b9a510d5c5c0e7a11"),
+        ] {
+            assert_eq!(instance(given), format!("urn:postrider:request:{expected}"));
+        }
+    }
 
     #[test]
     fn retry_advice_depends_on_the_kind_of_request() {

@@ -13,10 +13,11 @@ use crate::http::params::{AggregatePath, Bounded, TenantQuery};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::names::AggregateId;
+use crate::ops::problem_code::ProblemCode;
 use crate::snapshot::{Snapshot, SnapshotError, SnapshotStore};
 
 pub(super) fn calls() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(save_snapshot, get_snapshot))
+    OpenApiRouter::new().routes(routes!(save_snapshot, load_snapshot))
 }
 
 /// The state of an aggregate as of a version.
@@ -119,7 +120,7 @@ struct SnapshotAnswer {
         (status = 410, description = "`stream_ended`"),
     ),
 )]
-async fn get_snapshot(
+async fn load_snapshot(
     call: Call<ReadScope, AggregatePath, TenantQuery>,
 ) -> Result<Json<SnapshotAnswer>, Problem> {
     let AggregatePath { name, id } = call.path;
@@ -147,7 +148,7 @@ impl From<SnapshotError> for Problem {
         let detail = error.to_string();
         match error {
             SnapshotError::Version(_) => Self::wrong("version", detail),
-            SnapshotError::Ended => Self::conflict("stream_ended", detail),
+            SnapshotError::Ended => Self::conflict(ProblemCode::StreamEnded, detail),
             SnapshotError::TooLarge => Self::too_large(detail),
             SnapshotError::TooDeep | SnapshotError::Encode(_) => Self::wrong("state", detail),
             SnapshotError::Contended => Self::unavailable(detail),

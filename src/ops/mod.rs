@@ -5,6 +5,7 @@ mod blocked;
 pub mod config;
 mod health;
 pub(crate) mod origin;
+pub(crate) mod problem_code;
 mod server;
 mod survey;
 

@@ -12,6 +12,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use crate::ops::problem_code::ProblemCode;
+
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignRequest {
@@ -31,10 +33,10 @@ impl ForeignRequest {
     }
 
     /// The stable code of the problem.
-    pub fn code(self) -> &'static str {
+    pub fn code(self) -> ProblemCode {
         match self {
-            Self::Host => "foreign_host",
-            Self::Origin => "foreign_origin",
+            Self::Host => ProblemCode::ForeignHost,
+            Self::Origin => ProblemCode::ForeignOrigin,
         }
     }
 
@@ -54,11 +56,12 @@ impl ForeignRequest {
 impl IntoResponse for ForeignRequest {
     fn into_response(self) -> Response {
         let status = self.status();
+        let code = self.code();
         let body = json!({
-            "type": format!("urn:postrider:problem:{}", self.code()),
-            "title": status.canonical_reason(),
+            "type": code.link(),
+            "title": code.title(),
             "status": status.as_u16(),
-            "code": self.code(),
+            "code": code.as_str(),
             "detail": self.detail(),
         });
         let kind = HeaderValue::from_static("application/problem+json");

@@ -82,8 +82,8 @@ pub(super) fn watch_draining(health: &Health, stop: &CancellationToken) {
     });
 }
 
-pub(super) fn watch_following(health: &Health, following: watch::Receiver<FollowerStatus>) {
-    health.watch("follow", move || match &*following.borrow() {
+pub(super) fn watch_change_stream(health: &Health, following: watch::Receiver<FollowerStatus>) {
+    health.watch("change_stream", move || match &*following.borrow() {
         FollowerStatus::Up => HealthPart::ok(),
         FollowerStatus::Starting => HealthPart::degraded("no change stream is open yet"),
         FollowerStatus::Lost(why) => HealthPart::degraded(why),

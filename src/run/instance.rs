@@ -249,7 +249,7 @@ impl RelayComponents<()> {
     ) -> RelayComponents<impl Fn() -> [bool; 256] + Send + Sync + 'static> {
         let protocol = &instance.protocol;
         let follower = || Follower::new(protocol.clone(), instance.wakeup.clone());
-        let follower = plan.relay.follow.then(follower);
+        let follower = plan.relay.change_stream.then(follower);
         let suspension = SuspensionDetector::new();
         let (owned_sender, owned) = watch::channel(OwnedPartitions::default());
         let parts = RelayParts {

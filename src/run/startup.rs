@@ -102,8 +102,12 @@ async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError
     // Missing privileges for the schema are reported when there is something to create. Without the
     // privilege to follow, the relay polls; without the privilege to write names, the instance has
     // none.
-    let part =
-        Allowed::Relay { records: plan.relay.enabled, follow: false, names: false, making: &[] };
+    let part = Allowed::Relay {
+        records: plan.relay.enabled,
+        change_stream: false,
+        names: false,
+        making: &[],
+    };
     let access = access(&client.database("admin"), &Wanted::by(plan, part)).await?;
     Ok((client, topology, access))
 }
@@ -144,7 +148,7 @@ async fn report_lacking(plan: &Resolved, context: &Context) -> Result<bool, Stor
     // Without the privilege to follow, the feed scans.
     if plan.feed.is_some()
         && let Access::Lacking(lacking) =
-            access(&admin, &Wanted::by(plan, Allowed::Feed { follow: false })).await?
+            access(&admin, &Wanted::by(plan, Allowed::Feed { change_stream: false })).await?
     {
         let remedy = lacking.remedy();
         warn!(%lacking, remedy, "the feed will assign no positions, since the user of mongo.uri \

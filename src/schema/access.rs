@@ -45,7 +45,7 @@ pub enum Part<'a> {
         /// Whether records are relayed; if not, only this instance's entry is written.
         records: bool,
         /// Whether a change stream wakes the relay.
-        follow: bool,
+        change_stream: bool,
         /// Whether the instance has a name.
         names: bool,
         /// Actions that create the schema: those of [`Difference::made_by`](super::Difference).
@@ -56,7 +56,7 @@ pub enum Part<'a> {
     /// The feed; the append path works without it.
     Feed {
         /// Whether a change stream brings the appends of other processes.
-        follow: bool,
+        change_stream: bool,
     },
 }
 
@@ -189,10 +189,10 @@ impl Need {
 impl Wanted<'_> {
     fn needs(&self) -> Vec<Need> {
         match self.part {
-            Part::Relay { records, follow, names, making } => {
+            Part::Relay { records, change_stream, names, making } => {
                 let retention = self.retention;
                 let configured =
-                    Configured { retention, follow, append: false, names, erasures: false };
+                    Configured { retention, change_stream, append: false, names, erasures: false };
                 let relay = self.of(&RELAY, configured, |on, action| {
                     // Without a relay, records are neither read nor written.
                     let works = ["find", "update", "remove", "changeStream"].contains(&action);
@@ -205,7 +205,7 @@ impl Wanted<'_> {
                 let retention = self.retention;
                 let configured = Configured {
                     retention,
-                    follow: false,
+                    change_stream: false,
                     append: true,
                     names: false,
                     // Without these an erasure says so.
@@ -218,18 +218,18 @@ impl Wanted<'_> {
                 let schema = self.of(&SCHEMA, configured, |on, _| makes && of_context(on));
                 append.into_iter().chain(schema).collect()
             }
-            Part::Feed { follow } => {
+            Part::Feed { change_stream } => {
                 let retention = self.retention;
                 let configured = Configured {
                     retention,
-                    follow: false,
+                    change_stream: false,
                     append: true,
                     names: false,
                     erasures: false,
                 };
                 let feed = self.of(&FEED, configured, |_, action| {
                     // Without it the feed scans.
-                    follow || action != "changeStream"
+                    change_stream || action != "changeStream"
                 });
                 // The index of positions.
                 let makes = self.places.context.auto_init_schema;

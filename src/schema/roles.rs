@@ -93,8 +93,8 @@ pub enum When {
     Always,
     /// Where delivered records are deleted at once (`outbox.retention = "0s"`).
     DeletingDelivered,
-    /// Where a change stream wakes the relay (`relay.follow = true`).
-    Following,
+    /// Where a change stream wakes the relay (`relay.change_stream = true`).
+    UsingChangeStream,
     /// Where there is an append path (`events.enabled = true`).
     Appending,
     /// If an instance has a name; it works without one.
@@ -109,7 +109,7 @@ pub struct Configured {
     /// How long a delivered record stays.
     pub retention: Duration,
     /// Whether a change stream wakes the relay.
-    pub follow: bool,
+    pub change_stream: bool,
     /// Whether there is an append path.
     pub append: bool,
     /// Whether instances have names.
@@ -124,7 +124,7 @@ impl When {
         match self {
             Self::Always => true,
             Self::DeletingDelivered => configured.retention.is_zero(),
-            Self::Following => configured.follow,
+            Self::UsingChangeStream => configured.change_stream,
             Self::Appending => configured.append,
             Self::Naming => configured.names,
             Self::Erasing => configured.erasures,
@@ -155,7 +155,7 @@ pub const RELAY: Role = Role {
         Privilege {
             on: On::Collection(RECORDS),
             actions: &["changeStream"],
-            when: When::Following,
+            when: When::UsingChangeStream,
         },
         // A heartbeat is an upsert; signing off removes it, as other instances do once it is stale.
         on(INSTANCES, &["find", "insert", "update", "remove"]),
@@ -290,7 +290,7 @@ pub fn roles_script(config: &Config) -> String {
             ("guard", text(guard::COLLECTION)),
             ("erasures", text(ending::COLLECTION)),
             ("retention", text(&retention)),
-            ("follow", text(&config.relay.follow.to_string())),
+            ("change_stream", text(&config.relay.change_stream.to_string())),
             ("append", text(&config.events.enabled.to_string())),
             ("events_database", database(&config.events.database)),
             ("snapshots_database", database(&config.snapshots.database)),
@@ -321,7 +321,7 @@ fn role_entry(role: &Role) -> String {
         match privilege.when {
             When::Always | When::Naming | When::Erasing => format!("      {entry},"),
             When::DeletingDelivered => format!("      ...(deletesDelivered ? [{entry}] : []),"),
-            When::Following => format!("      ...(follows ? [{entry}] : []),"),
+            When::UsingChangeStream => format!("      ...(usesChangeStream ? [{entry}] : []),"),
             When::Appending => format!("      ...(appends ? [{entry}] : []),"),
         }
     }));
@@ -353,14 +353,14 @@ mod tests {
         let mut config = Config::default();
         config.outbox.collection_prefix = "app_".into();
         config.outbox.retention = Duration::ZERO;
-        config.relay.follow = false;
+        config.relay.change_stream = false;
         config.events.enabled = false;
         let script = roles_script(&config);
 
         assert!(!script.contains("{{"), "{script}");
         assert!(script.contains(r#"process.env.OUTBOX_PREFIX ?? "app_";"#));
         assert!(script.contains(r#"process.env.OUTBOX_RETENTION || "0s";"#));
-        assert!(script.contains(r#"process.env.OUTBOX_FOLLOW || "false";"#));
+        assert!(script.contains(r#"process.env.OUTBOX_CHANGE_STREAM || "false";"#));
         assert!(script.contains(r#"process.env.EVENTS_ENABLED || "false";"#));
     }
 }

@@ -7,7 +7,8 @@
 //   OUTBOX_PREFIX      in front of the collections' names (outbox.collection_prefix), default {{prefix}}
 //   OUTBOX_RETENTION   how long delivered records stay (outbox.retention), default {{retention}}; with "0s" the
 //                      relay deletes them itself, and may
-//   OUTBOX_FOLLOW      whether a change stream wakes the relay (relay.follow), default {{follow}}
+//   OUTBOX_CHANGE_STREAM
+//                      whether a change stream wakes the relay (relay.change_stream), default {{change_stream}}
 //   EVENTS_ENABLED     whether there is an append path (events.enabled), default {{append}}
 //   EVENTS_DATABASE, SNAPSHOTS_DATABASE, PREPARE_DATABASE
 //                      databases of the append path (events.database, …); "" is that of the connection.
@@ -26,7 +27,7 @@
 
 const prefix = process.env.OUTBOX_PREFIX ?? {{prefix}};
 const retention = process.env.OUTBOX_RETENTION || {{retention}};
-const follow = process.env.OUTBOX_FOLLOW || {{follow}};
+const changeStream = process.env.OUTBOX_CHANGE_STREAM || {{change_stream}};
 const append = process.env.EVENTS_ENABLED || {{append}};
 const events = process.env.EVENTS_DATABASE || {{events_database}} || db.getName();
 const snapshots = process.env.SNAPSHOTS_DATABASE || {{snapshots_database}} || db.getName();
@@ -36,7 +37,7 @@ const prepare = process.env.PREPARE_DATABASE || {{prepare_database}} || db.getNa
 
 const collections = {{collections}};
 const deletesDelivered = !/[1-9]/.test(retention);
-const follows = follow !== "false";
+const usesChangeStream = changeStream !== "false";
 const appends = append !== "false";
 const database = { db: db.getName(), collection: "" };
 const collection = (base) => ({ db: db.getName(), collection: prefix + base });

@@ -4,8 +4,8 @@ use metrics::gauge;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use postrider_store::metric::Description;
 
-use crate::events::metrics::APPEND_SECONDS;
-use crate::relay::metrics::{DELIVERY_SECONDS, PUBLISH_SECONDS};
+use crate::events::metrics::APPEND_DURATION_SECONDS;
+use crate::relay::metrics::{DELIVERY_LAG_SECONDS, PUBLISH_DURATION_SECONDS};
 use crate::{events, partition, relay};
 
 /// Records by status.
@@ -43,15 +43,15 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
 }
 
 /// From a broker on the same host (under a millisecond) to the publish timeout.
-const PUBLISH_SECONDS_BUCKETS: [f64; 13] =
+const PUBLISH_DURATION_SECONDS_BUCKETS: [f64; 13] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 /// From a relay that was woken (milliseconds) to a backlog of a night.
-const DELIVERY_SECONDS_BUCKETS: [f64; 14] =
+const DELIVERY_LAG_SECONDS_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0, 36_000.0];
 
 /// From one transaction on a near MongoDB (milliseconds) to the retry timeout of appends.
-const APPEND_SECONDS_BUCKETS: [f64; 12] =
+const APPEND_DURATION_SECONDS_BUCKETS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 /// Renders the page of a scrape, without gauges of unknown value.
@@ -67,9 +67,18 @@ pub fn page(metrics: &PrometheusHandle) -> String {
 /// A recorder is installed already.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &PUBLISH_SECONDS_BUCKETS)?
-        .set_buckets_for_metric(Matcher::Full(DELIVERY_SECONDS.into()), &DELIVERY_SECONDS_BUCKETS)?
-        .set_buckets_for_metric(Matcher::Full(APPEND_SECONDS.into()), &APPEND_SECONDS_BUCKETS)?
+        .set_buckets_for_metric(
+            Matcher::Full(PUBLISH_DURATION_SECONDS.into()),
+            &PUBLISH_DURATION_SECONDS_BUCKETS,
+        )?
+        .set_buckets_for_metric(
+            Matcher::Full(DELIVERY_LAG_SECONDS.into()),
+            &DELIVERY_LAG_SECONDS_BUCKETS,
+        )?
+        .set_buckets_for_metric(
+            Matcher::Full(APPEND_DURATION_SECONDS.into()),
+            &APPEND_DURATION_SECONDS_BUCKETS,
+        )?
         .install_recorder()?;
     descriptions().for_each(|description| description.register());
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -84,7 +93,7 @@ mod tests {
     use crate::partition::metrics::UNKNOWN;
 
     fn names(text: &str) -> BTreeSet<&str> {
-        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         let words = text.split(|c| !is_name(c));
         words.filter(|word| word.starts_with("postrider_") && !word.ends_with('_')).collect()
     }

@@ -11,7 +11,7 @@ use crate::support::process::Postrider;
 use crate::support::queue::stdout_sink;
 use crate::user_without_change_stream;
 
-const UP: &str = "postrider_follow_up";
+const UP: &str = "postrider_change_stream_up";
 
 fn settings(uri: &str, outbox: &TestOutbox, more: &[&str]) -> Vec<String> {
     let mongo = [format!("mongo.uri={uri}"), format!("mongo.database={}", outbox.database)];
@@ -36,7 +36,7 @@ async fn an_insert_is_delivered_at_once_and_the_stop_does_not_wait() {
     let mut postrider = Postrider::start(&settings(&outbox.uri, &outbox, &more));
     postrider.until_metric(UP, |up| up == 1.0).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
-    assert_eq!(postrider.readyz().await.1["parts"]["follow"]["status"], "ok");
+    assert_eq!(postrider.readyz().await.1["parts"]["change_stream"]["status"], "ok");
 
     for id in ["a", "b", "c"] {
         outbox.insert([record(id, id)]).await;
@@ -61,7 +61,7 @@ async fn a_missing_right_is_logged_once_and_the_relay_polls() {
 
     postrider.until_metric(UP, |up| up == 0.0).await;
     let is_refused = |report: &Value| {
-        let follow = &report["parts"]["follow"];
+        let follow = &report["parts"]["change_stream"];
         follow["status"] == "degraded"
             && follow["detail"].as_str().unwrap().contains("not authorized")
     };
@@ -92,7 +92,7 @@ async fn a_standalone_server_has_no_stream_and_logs_it_once() {
     let mut postrider = Postrider::start(&settings(&outbox.uri, &outbox, &[]));
 
     let is_standalone = |report: &Value| {
-        let follow = &report["parts"]["follow"];
+        let follow = &report["parts"]["change_stream"];
         follow["status"] == "degraded" && follow["detail"].as_str().unwrap().contains("standalone")
     };
     postrider.until_report("the reason", is_standalone).await;
@@ -107,7 +107,7 @@ async fn a_standalone_server_has_no_stream_and_logs_it_once() {
 #[fixture::test]
 async fn without_follow_there_is_no_stream_no_part_and_no_metric() {
     let outbox = TestOutbox::new().await;
-    let more = ["relay.follow=false", "outbox.auto_init_schema=false"];
+    let more = ["relay.change_stream=false", "outbox.auto_init_schema=false"];
 
     let mut postrider = Postrider::start(&settings(&outbox.uri, &outbox, &more));
 
@@ -115,7 +115,7 @@ async fn without_follow_there_is_no_stream_no_part_and_no_metric() {
     outbox.insert([record("polled", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     assert_eq!(postrider.metric(UP).await, None);
-    assert!(postrider.readyz().await.1["parts"].get("follow").is_none());
+    assert!(postrider.readyz().await.1["parts"].get("change_stream").is_none());
     assert_eq!(changes(&postrider), (0, 0));
     postrider.stop().await;
 }

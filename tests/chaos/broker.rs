@@ -182,7 +182,7 @@ impl Brokers {
             settings.extend(own.iter().map(|own| format!("sinks.{sink}.{own}")));
             settings.push(format!("sinks.{sink}.timeout={timeout}ms"));
             settings.push(format!("sinks.{sink}.key_window={}", setup.mixed_options.key_window));
-            settings.push(format!("sinks.{sink}.allow=[\"{name}-*\"]"));
+            settings.push(format!("sinks.{sink}.allowed_destinations=[\"{name}-*\"]"));
         };
         let proxies: Vec<SocketAddr> =
             self.proxies_of(process).iter().map(|proxy| proxy.address()).collect();

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::commands::Settles;
-use crate::plan::{LinkFault, PROBE_MAX, Peer, Setup};
+use crate::plan::{LinkFault, Peer, SINK_PROBE_INTERVAL_MAX, Setup};
 use crate::privileges::Withdrawals;
 use crate::support::child_guard::watched;
 use crate::support::clock::faketime;
@@ -299,7 +299,7 @@ impl Setup {
         vec![
             format!("relay.batch_size={}", self.batch_size),
             format!("relay.poll_interval={}", millis(self.poll)),
-            format!("relay.follow={}", self.follow),
+            format!("relay.change_stream={}", self.change_stream),
             format!("relay.lease={}", millis(self.lease)),
             format!("relay.max_attempts={}", self.max_attempts),
             format!("relay.on_dead={on_dead}"),
@@ -312,7 +312,7 @@ impl Setup {
             format!("feed.enabled={}", self.mixed_options.feed),
             "feed.audit_interval=5s".to_owned(),
             "relay.shutdown_timeout=10s".to_owned(),
-            format!("relay.probe_max={}", millis(PROBE_MAX)),
+            format!("relay.sink_probe_interval_max={}", millis(SINK_PROBE_INTERVAL_MAX)),
             // Each takes half a minute more: only the longer histories have some.
             "relay.audit_interval=5s".to_owned(),
             "relay.backoff.initial=200ms".to_owned(),

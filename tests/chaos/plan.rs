@@ -13,8 +13,8 @@ pub use mixed::{Lost, MixedOptions, OperatorChange, Sickness};
 #[path = "mixed.rs"]
 mod mixed;
 
-/// `relay.probe_max` of each process.
-pub const PROBE_MAX: Duration = Duration::from_secs(1);
+/// `relay.sink_probe_interval_max` of each process.
+pub const SINK_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// A history before it happens.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub struct Setup {
     pub instances: usize,
     /// `relay.on_dead = "block"`, else `"skip"`.
     pub blocks: bool,
-    pub follow: bool,
+    pub change_stream: bool,
     pub batch_size: usize,
     pub lease: Duration,
     pub stale_after: Duration,
@@ -207,7 +207,7 @@ impl Setup {
             kind: one_of(rng, &[Kind::RabbitMq, Kind::RabbitMq, Kind::Kafka]),
             instances: rng.random_range(2..=4),
             blocks: rng.random(),
-            follow: rng.random(),
+            change_stream: rng.random(),
             batch_size: one_of(rng, &[3, 10, 50, 500]),
             lease: millis(rng, 3000..10_000),
             stale_after: millis(rng, 2000..6000),

@@ -56,7 +56,7 @@ impl Withdrawals {
 pub fn privileges(database: &str, lost: Option<Lost>) -> Vec<Document> {
     let configured = Configured {
         retention: Duration::MAX,
-        follow: true,
+        change_stream: true,
         append: true,
         names: true,
         erasures: true,

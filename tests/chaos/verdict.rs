@@ -9,7 +9,7 @@ use bson::DateTime;
 use crate::appends::{self, Append};
 use crate::checker::FeedFault;
 use crate::ledger::{Breach, Ledger, Tally};
-use crate::plan::{Kind, PROBE_MAX, Plan, Setup, Sickness};
+use crate::plan::{Kind, Plan, SINK_PROBE_INTERVAL_MAX, Setup, Sickness};
 use crate::sickness::Healings;
 use crate::support::history::{Arrival, Committed, Findings, judge};
 use crate::traffic::{Class, POISON, Place};
@@ -39,7 +39,7 @@ const FEWEST_LANES: usize = 20;
 /// | it may wait | for |
 /// |---|---|
 /// | `poll_interval` | the next look, where the change stream does not bring it |
-/// | `probe_max` | the sink: a publish to a missing or forbidden exchange closes the channel of all |
+/// | `sink_probe_interval_max` | the sink: a publish to a missing or forbidden exchange closes the channel of all |
 /// | [`MACHINE_MARGIN`] | the rest, which takes some milliseconds on a machine without load |
 ///
 /// The timeout of a sink is not among them: a destination that does not confirm takes room from
@@ -57,7 +57,7 @@ const FEWEST_LANES: usize = 20;
 /// The time until MongoDB has brought the insertion to a change stream of the test's own is not
 /// counted: the relay cannot know of it earlier.
 fn longest_undisturbed_wait(setup: &Setup) -> Duration {
-    setup.poll + PROBE_MAX + MACHINE_MARGIN
+    setup.poll + SINK_PROBE_INTERVAL_MAX + MACHINE_MARGIN
 }
 
 /// The result of a history.

@@ -179,7 +179,9 @@ fn keys() -> Vec<Case> {
     vec![
         file(".toml", "[relay]\nbatchsize = 1\n[ops]\nlistn = \"x\"\n").says(&["FILE:4: ops.listn: unknown key; did you mean ops.listen?", "FILE:2: relay.batchsize: unknown key; did you mean relay.batch_size?"]),
         file(".toml", "[zebra]\nstripes = 1\n").says(&["FILE:2: zebra.stripes: unknown key; see docs/configuration.md for all keys"]),
-        file(".toml", "[api]\ninsecure = true\n").says(&["FILE:2: api.insecure: unknown key; did you mean api.allow_unauthenticated?"]),
+        file(".toml", "[api]\ninsecure = true\n").says(&["FILE:2: api.insecure: was renamed; set api.allow_unauthenticated"]),
+        file(".toml", "[relay]\nfollow = true\nprobe_max = \"5s\"\n").says(&["FILE:2: relay.follow: was renamed; set relay.change_stream", "FILE:3: relay.probe_max: was renamed; set relay.sink_probe_interval_max"]),
+        no_file().set(&["sinks.out.allow=[\"a\"]"]).says(&["--set: sinks.out.allow: was renamed; set sinks.out.allowed_destinations"]),
         file(".toml", "[[routes]]\ntyp = \"x\"\n").says(&["FILE:2: routes.0.typ: unknown key; did you mean routes.0.type?"]),
         no_file().set(&["relay.backoff=5"]).says(&["--set: relay.backoff: is a section; set a key below it"]),
         no_file().set(&["routes.type=x"]).says(&["--set: routes.type: routes is a list; write [[routes]] in the file, or routes = [{ … }]"]),

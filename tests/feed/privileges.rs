@@ -25,7 +25,7 @@ const ROLES_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-
 fn of(roles: &[&Role], database: &str) -> Vec<Document> {
     let configured = Configured {
         retention: Duration::MAX,
-        follow: true,
+        change_stream: true,
         append: true,
         names: true,
         erasures: false,

@@ -115,12 +115,15 @@ impl Answer {
     pub fn code(&self) -> &str {
         assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
         assert_eq!(self.body["status"], json!(self.status), "{self:?}");
-        assert_eq!(self.body["requestId"], json!(self.header("x-request-id")), "{self:?}");
+        let request = self.header("x-request-id");
+        let instance = self.body["instance"].as_str().unwrap();
+        assert!(instance.starts_with("urn:") && instance.ends_with(request), "{self:?}");
         for field in ["type", "title", "detail"] {
             assert!(self.body[field].is_string(), "{field}: {self:?}");
         }
         let code = self.body["code"].as_str().unwrap();
-        assert!(self.body["type"].as_str().unwrap().ends_with(code), "{self:?}");
+        let link = self.body["type"].as_str().unwrap();
+        assert!(link.ends_with(&format!("/docs/http.md#{code}")), "{self:?}");
         code
     }
 

@@ -60,13 +60,13 @@ async fn ended_stream_is_gone_for_reads_and_conflicts_with_appends() {
     assert_eq!(again.body["records"], done.body["records"]);
     for late in [api.post(END, &ending("f")).await, api.post(EVENTS, &append("b")).await] {
         late.is(409, "stream_ended");
-        assert_eq!(late.body["actual"], 2);
+        assert_eq!(late.body["actualVersion"], 2);
     }
     assert_eq!(api.post(EVENTS, &append("a")).await.status, 200);
     for path in ["", "?fromVersion=9", "/1", "/2", "/9", "/last", "/last?tenantId=t"] {
         let read = api.get(&format!("{EVENTS}{path}")).await;
         read.is(410, "stream_ended");
-        assert_eq!(read.body["actual"], 2, "{path}");
+        assert_eq!(read.body["actualVersion"], 2, "{path}");
     }
     let request = api.request(Method::GET, EVENTS).header("accept", "application/x-ndjson");
     Answer::of(request).await.is(410, "stream_ended");

@@ -75,12 +75,12 @@ async fn conflict_has_the_actual_version() {
         let answer = api.post(EVENTS, &expecting("5", expected)).await;
 
         answer.is(409, code);
-        assert_eq!(answer.body["actual"], 4);
+        assert_eq!(answer.body["actualVersion"], 4);
     }
     let absent = "/v1/aggregates/order/o-2/events";
     let answer = api.post(absent, &expecting("1", json!("exists"))).await;
     answer.is(409, "version_conflict");
-    assert_eq!(answer.body["actual"], 0);
+    assert_eq!(answer.body["actualVersion"], 0);
     api.stop().await;
 }
 

@@ -20,7 +20,7 @@ async fn pause_stops_the_relay_until_it_is_resumed() {
 
     let paused = api.call(Method::POST, "/v1/relay/pause").await;
     assert_eq!((paused.status, paused.body), (200, json!({ "paused": true })));
-    api.postrider.until_metric("postrider_paused", |paused| paused == 1.0).await;
+    api.postrider.until_metric("postrider_relay_paused", |paused| paused == 1.0).await;
     outbox.insert([record("a", "k")]).await;
     let resumed = api.call(Method::POST, "/v1/relay/resume").await;
 

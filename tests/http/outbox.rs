@@ -97,7 +97,7 @@ async fn enqueue_without_a_key_wakes_the_idle_relay() {
 async fn enqueuing_wakes_the_relay(key: Value) {
     const IDLE: Duration = Duration::from_secs(12);
     let outbox = TestOutbox::new().await;
-    let more = ["api.enabled=true", "relay.follow=false", "relay.poll_interval=1h"]
+    let more = ["api.enabled=true", "relay.change_stream=false", "relay.poll_interval=1h"]
         .map(str::to_owned)
         .to_vec();
     let settings = [mongo_settings(&outbox.database), stdout_sink(), more].concat();
@@ -119,7 +119,7 @@ async fn enqueuing_wakes_the_relay(key: Value) {
 /// Without the wakeup the relay would read the blocker after an hour.
 #[fixture::test]
 async fn key_continues_at_once_when_its_blocker_is_discarded() {
-    for follow in ["relay.follow=true", "relay.follow=false"] {
+    for follow in ["relay.change_stream=true", "relay.change_stream=false"] {
         let outbox = TestOutbox::new().await;
         let mut head = record("a", "k");
         let later = DateTime::now().timestamp_millis() + 3_600_000;

@@ -136,7 +136,7 @@ async fn a_brokers_absence_is_one_line_and_no_library_logs_retries() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let proxy = FaultProxy::to(&host_of(&amqp_uri())).await;
     let uri = amqp_uri_at(&proxy.address().to_string());
-    let settings = with(queue.settings_at(&outbox, &uri), &["relay.probe_max=200ms"]);
+    let settings = with(queue.settings_at(&outbox, &uri), &["relay.sink_probe_interval_max=200ms"]);
     let mut postrider = Postrider::start(&settings);
     postrider.until_report("all well", |report| report["status"] == "ok").await;
 

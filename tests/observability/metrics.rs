@@ -20,9 +20,9 @@ async fn counters_start_at_zero_and_gauges_have_the_state() {
 
     let scraped = Scraped::new(&postrider).await;
 
-    for sink in ["rabbit", "none"] {
+    for sink in ["rabbit", ""] {
         for outcome in ["done", "retry", "dead", "released", "lost"] {
-            let series = scraped.query("postrider_records_settled_total").await;
+            let series = scraped.query("postrider_deliveries_total").await;
             let labels = [("sink", sink), ("outcome", outcome)];
             let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
             assert_eq!(series.get(&labels.into()), Some(&0.0), "{sink} {outcome}: {series:?}");
@@ -95,19 +95,21 @@ async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
         (&[("sink", "rabbit"), ("outcome", "dead")], 1.0),
         (&[("sink", "rabbit"), ("outcome", "released")], 0.0),
         (&[("sink", "rabbit"), ("outcome", "lost")], 0.0),
-        (&[("sink", "none"), ("outcome", "done")], 0.0),
-        (&[("sink", "none"), ("outcome", "retry")], 0.0),
-        (&[("sink", "none"), ("outcome", "dead")], 1.0),
-        (&[("sink", "none"), ("outcome", "released")], 0.0),
-        (&[("sink", "none"), ("outcome", "lost")], 0.0),
+        (&[("sink", ""), ("outcome", "done")], 0.0),
+        (&[("sink", ""), ("outcome", "retry")], 0.0),
+        (&[("sink", ""), ("outcome", "dead")], 1.0),
+        (&[("sink", ""), ("outcome", "released")], 0.0),
+        (&[("sink", ""), ("outcome", "lost")], 0.0),
     ];
-    scraped.until("postrider_records_settled_total", &settled).await;
+    scraped.until("postrider_deliveries_total", &settled).await;
     let repaired: [(&[(&str, &str)], f64); 2] =
         [(&[("what", "seq")], 1.0), (&[("what", "partition")], 1.0)];
     scraped.until("postrider_records_repaired_total", &repaired).await;
     // Three were delivered, and the unroutable one was published three times.
-    scraped.until("postrider_publish_seconds_count", &[(&[("sink", "rabbit")], 7.0)]).await;
-    scraped.until("postrider_delivery_seconds_count", &[(&[("sink", "rabbit")], 4.0)]).await;
+    scraped
+        .until("postrider_publish_duration_seconds_count", &[(&[("sink", "rabbit")], 7.0)])
+        .await;
+    scraped.until("postrider_delivery_lag_seconds_count", &[(&[("sink", "rabbit")], 4.0)]).await;
     // Counted again after a quarter of a minute.
     let counts: [(&[(&str, &str)], f64); 4] = [
         (&[("status", "pending")], 1.0),
@@ -146,7 +148,7 @@ async fn an_outage_is_reported_by_its_gauge_and_part() {
     let mongo = format!("mongo.uri={}&serverSelectionTimeoutMS=500", to_mongodb.mongodb_uri(""));
     let settings = with(
         queue.settings_at(&outbox, &amqp),
-        &[&mongo, "partitions.heartbeat=500ms", "relay.probe_max=500ms"],
+        &[&mongo, "partitions.heartbeat=500ms", "relay.sink_probe_interval_max=500ms"],
     );
     let mut postrider = Postrider::start(&settings);
     let all_well = |report: &Value| report["status"] == "ok";
@@ -189,7 +191,7 @@ async fn the_store_is_down_while_the_start_waits_for_mongodb() {
 
     postrider.address().await;
     eventually("the series", || async {
-        let done = "postrider_records_settled_total{sink=\"out\",outcome=\"done\"}";
+        let done = "postrider_deliveries_total{sink=\"out\",outcome=\"done\"}";
         postrider.metric(done).await == Some(0.0)
     })
     .await;
@@ -229,7 +231,7 @@ async fn health_is_json_part_by_part() {
     let (missing, _) = postrider.get("/nowhere").await;
 
     let fine = json!({ "status": "ok", "detail": "" });
-    let names = ["api", "follow", "partitions", "relay", "schema", "sink rabbit", "store"];
+    let names = ["api", "change_stream", "partitions", "relay", "schema", "sink rabbit", "store"];
     let parts: serde_json::Map<String, Value> =
         names.iter().map(|name| ((*name).to_owned(), fine.clone())).collect();
     assert_eq!((ready, report), (200, json!({ "status": "ok", "parts": parts })));

@@ -84,7 +84,7 @@ impl Processes {
             "relay.max_attempts=6",
             "relay.backoff.kind=fixed",
             "relay.backoff.initial=20ms",
-            "relay.probe_max=500ms",
+            "relay.sink_probe_interval_max=500ms",
             // Refused: there is no such exchange.
             "relay.dead_letter={sink = \"rabbit\", destination = \"no-such-exchange\"}",
             "routes=[{type = \"lost\", sink = \"rabbit\", key = \"no-such-queue\"}, \

@@ -43,7 +43,7 @@ impl Blocked {
             "sinks.kafka.brokers=[\"127.0.0.1:1\"]".to_owned(),
             "routes=[{type = \"X\", sink = \"kafka\", destination = \"t\"}]".to_owned(),
             "relay.default_sink=rabbit".to_owned(),
-            format!("relay.follow={follow}"),
+            format!("relay.change_stream={follow}"),
             format!("relay.poll_interval={}ms", POLL.as_millis()),
             "relay.audit_interval=1h".to_owned(),
         ];

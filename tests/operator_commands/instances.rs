@@ -59,12 +59,12 @@ async fn a_pause_applies_to_all_present_and_later_instances() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
     let one = Postrider::start(&queue.settings(&outbox));
-    one.until_metric("postrider_paused", |paused| paused == 0.0).await;
+    one.until_metric("postrider_relay_paused", |paused| paused == 0.0).await;
 
     switch(&outbox, "pause").await;
     let mut two = Postrider::start(&queue.settings(&outbox));
     for postrider in [&one, &two] {
-        postrider.until_metric("postrider_paused", |paused| paused == 1.0).await;
+        postrider.until_metric("postrider_relay_paused", |paused| paused == 1.0).await;
         postrider
             .until_report("degraded", |report| {
                 report["parts"]["partitions"]["status"] == "degraded"
@@ -84,7 +84,7 @@ async fn a_pause_applies_to_all_present_and_later_instances() {
     );
 
     switch(&outbox, "resume").await;
-    one.until_metric("postrider_paused", |paused| paused == 0.0).await;
+    one.until_metric("postrider_relay_paused", |paused| paused == 0.0).await;
     assert_eq!(queue.ids(20).await.len(), 20);
     eventually("no trouble", || async { one.readyz().await.1["status"] == "ok" }).await;
 }

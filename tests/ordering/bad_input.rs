@@ -114,7 +114,7 @@ fn settings(outbox: &TestOutbox, uri: &str) -> Vec<String> {
         &format!("sinks.rabbit.uri={uri}"),
         &format!("sinks.rabbit.routing_key={QUEUE}"),
         "relay.poll_interval=100ms",
-        "relay.probe_max=500ms",
+        "relay.sink_probe_interval_max=500ms",
         "relay.backoff.kind=fixed",
         "relay.backoff.initial=100ms",
         "relay.backoff.jitter=0.0",
@@ -429,7 +429,11 @@ async fn an_unaddressable_record_dies_for_its_own_reason() {
         dies("forbidden", "refused: its destination is not among").with("destination", "secret.x"),
     ];
 
-    each_alone_in_a_vhost(&[routes, r#"sinks.rabbit.allow=["", "amq.*", "x*"]"#], cases).await;
+    each_alone_in_a_vhost(
+        &[routes, r#"sinks.rabbit.allowed_destinations=["", "amq.*", "x*"]"#],
+        cases,
+    )
+    .await;
 }
 
 #[fixture::test]

@@ -26,7 +26,7 @@ fn settings(outbox: &TestOutbox, uri: &str, queue: &str) -> Vec<String> {
         // A crash leaves up to twelve batches whose records go one by one.
         "relay.batch_size=80",
         "relay.poll_interval=100ms",
-        "relay.probe_max=500ms",
+        "relay.sink_probe_interval_max=500ms",
         "relay.backoff.kind=fixed",
         "relay.backoff.initial=100ms",
         "relay.backoff.jitter=0.0",

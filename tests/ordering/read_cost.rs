@@ -28,7 +28,7 @@ fn router() -> Router {
     let rules = || SinkRules {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
-        allow: vec![Glob::new("*")],
+        allowed_destinations: vec![Glob::new("*")],
         source: None,
     };
     let sinks = ["up", "down"].map(|sink| (SinkName::from(sink), rules()));

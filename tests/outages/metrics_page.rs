@@ -28,7 +28,7 @@ const ALWAYS: [&str; 15] = [
     "postrider_store_up",
 ];
 
-/// The expected counts of `postrider_records_settled_total`, over all sinks.
+/// The expected counts of `postrider_deliveries_total`, over all sinks.
 pub struct Settled {
     pub done: u64,
     pub retry: u64,
@@ -65,7 +65,7 @@ fn sums(samples: &BTreeMap<String, f64>) -> BTreeMap<&'static str, u64> {
     let sum = |outcome: &str| {
         let label = format!("outcome=\"{outcome}\"");
         let of_outcome = samples.iter().filter(|(series, _)| {
-            series.starts_with("postrider_records_settled_total{") && series.contains(&label)
+            series.starts_with("postrider_deliveries_total{") && series.contains(&label)
         });
         of_outcome.map(|(_, value)| *value as u64).sum()
     };
@@ -113,7 +113,7 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
     }
     expected.push(format!("postrider_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")));
     for sink in sinks {
-        for name in ["publish_seconds_count", "delivery_seconds_count", "sink_up"] {
+        for name in ["publish_duration_seconds_count", "delivery_lag_seconds_count", "sink_up"] {
             expected.push(format!("postrider_{name}{{sink=\"{sink}\"}}"));
         }
         assert_eq!(samples.get(&format!("postrider_sink_up{{sink=\"{sink}\"}}")), Some(&1.0));
@@ -122,10 +122,10 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
             expected.push(format!("postrider_dead_letters_total{{{labels}}}"));
         }
     }
-    for sink in sinks.iter().chain(&["none"]) {
+    for sink in sinks.iter().chain(&[""]) {
         for outcome in OUTCOMES {
             let labels = format!("sink=\"{sink}\",outcome=\"{outcome}\"");
-            expected.push(format!("postrider_records_settled_total{{{labels}}}"));
+            expected.push(format!("postrider_deliveries_total{{{labels}}}"));
         }
     }
     for series in &expected {
@@ -134,7 +134,7 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
     assert!(samples.values().all(|value| value.is_finite() && *value >= 0.0), "{page}");
     let delivered = samples
         .iter()
-        .filter(|(series, _)| series.starts_with("postrider_delivery_seconds_count{"));
+        .filter(|(series, _)| series.starts_with("postrider_delivery_lag_seconds_count{"));
     let delivered: f64 = delivered.map(|(_, count)| count).sum();
     assert!(delivered >= settled.done as f64, "{delivered} confirmed: {page}");
     let (content, said) = promtool(&["check", "metrics"], &page);
@@ -149,7 +149,7 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
 
     let scraped = Scraped::new(postrider).await;
     eventually("the same figures in Prometheus", async || {
-        let found = scraped.query("postrider_records_settled_total").await;
+        let found = scraped.query("postrider_deliveries_total").await;
         let ours = samples.iter().filter(|(series, _)| series.contains("settled_total"));
         let ours: Vec<f64> = ours.map(|(_, value)| *value).collect();
         found.len() == ours.len() && found.values().sum::<f64>() == ours.iter().sum::<f64>()

@@ -55,7 +55,7 @@ pub fn waits() -> Vec<String> {
     owned(&[
         "relay.lease=6s",
         "relay.poll_interval=100ms",
-        "relay.probe_max=1s",
+        "relay.sink_probe_interval_max=1s",
         "relay.backoff.kind=fixed",
         "relay.backoff.initial=100ms",
         "relay.backoff.jitter=0.0",

@@ -24,7 +24,7 @@ fn start(clock: &Clock, settings: &[String]) -> Postrider {
 async fn a_resumed_host_publishes_nothing_by_an_expired_lease() {
     let outbox = TestOutbox::new().await;
     let queue = Queue::declare().await;
-    let more = ["relay.lease=4s", "sinks.rabbit.timeout=3s", "relay.follow=false"];
+    let more = ["relay.lease=4s", "sinks.rabbit.timeout=3s", "relay.change_stream=false"];
     let settings = [queue.settings(&outbox), more.map(str::to_owned).to_vec()].concat();
     let clock = Clock::right();
     let mut sleeper = start(&clock, &settings);
@@ -44,13 +44,12 @@ async fn a_resumed_host_publishes_nothing_by_an_expired_lease() {
     sleeper.signal(Signal::CONT);
 
     // It knows the confirm of the first one, and loses the second.
-    let settled = |outcome| {
-        format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
-    };
+    let settled =
+        |outcome| format!("postrider_deliveries_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}");
     sleeper.until_metric(&settled("done"), |done| done >= 1.0).await;
     eventually("an end of its lane", || async {
         // The lane, a renewal or neither finds out.
-        let of_none = |outcome| settled(outcome).replace("rabbit", "none");
+        let of_none = |outcome| settled(outcome).replace("rabbit", "");
         let given_up = [settled("lost"), of_none("lost"), of_none("released")];
         let counts = given_up.map(async |series| sleeper.metric(&series).await.unwrap_or(0.0));
         join_all(counts).await.iter().sum::<f64>() >= 1.0

@@ -34,7 +34,7 @@ pub fn settings() -> Settings {
             ..Backoff::default()
         },
         shutdown_timeout: Duration::from_secs(20),
-        probe_max: Duration::from_millis(200),
+        sink_probe_interval_max: Duration::from_millis(200),
         ..Settings::default()
     }
 }
@@ -45,7 +45,7 @@ pub fn router(sinks: &[&str]) -> Router {
     let rules = || SinkRules {
         destination: Template::parse("").unwrap(),
         key: Some(Template::parse("{type}").unwrap()),
-        allow: vec![Glob::new("*")],
+        allowed_destinations: vec![Glob::new("*")],
         source: None,
     };
     let route = |sink: &&str| Route {

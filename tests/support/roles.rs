@@ -44,7 +44,7 @@ pub fn uri_of(role: &Role, database: &str) -> String {
 /// The privileges of a role without the append path, as MongoDB takes them.
 pub fn privileges(role: &Role, database: &str, prefix: &str, retention: Duration) -> Vec<Document> {
     let configured =
-        Configured { retention, follow: true, append: false, names: true, erasures: true };
+        Configured { retention, change_stream: true, append: false, names: true, erasures: true };
     privileges_for(role, &ContextSettings::new(database), database, prefix, configured)
 }
 

@@ -11,7 +11,7 @@ use crate::error::AppendError;
 /// Appends to the event store, by outcome.
 pub const APPENDS: &str = "postrider_appends_total";
 /// From the request to the answer of an append.
-pub const APPEND_SECONDS: &str = "postrider_append_seconds";
+pub const APPEND_DURATION_SECONDS: &str = "postrider_append_duration_seconds";
 
 /// Erasures of streams that are not complete.
 pub const ERASURES_OPEN: &str = "postrider_erasures_open";
@@ -21,7 +21,7 @@ pub const ERASURES_COMPLETED: &str = "postrider_erasures_completed_total";
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 4] = [
     Description::counter(APPENDS, "Appends to the event store that were answered, by outcome."),
-    Description::histogram(APPEND_SECONDS, "Time from an append's arrival to its answer.")
+    Description::histogram(APPEND_DURATION_SECONDS, "Time from an append's arrival to its answer.")
         .in_seconds(),
     Description::gauge(ERASURES_OPEN, "Erasures of event streams that are not complete."),
     Description::counter(
@@ -45,7 +45,7 @@ impl AppendMetrics {
     #[expect(clippy::new_without_default, reason = "it registers series: an act, and no value")]
     pub fn new() -> Self {
         let outcomes = OUTCOMES.map(|outcome| counter!(APPENDS, "outcome" => outcome));
-        Self { outcomes, seconds: histogram!(APPEND_SECONDS) }
+        Self { outcomes, seconds: histogram!(APPEND_DURATION_SECONDS) }
     }
 
     /// Counts an append that arrived at `since` and was answered now.

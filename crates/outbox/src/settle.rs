@@ -42,7 +42,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome as the label of `postrider_records_settled_total`.
+    /// Returns the outcome as the label of `postrider_deliveries_total`.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Done => "done",

@@ -253,7 +253,10 @@ impl<'a, S: Sink> Acquirer<'a, S> {
                     Ok(false) => empty = 0,
                     Err(StoreError::Refused { .. }) => return false,
                     Err(error) => {
-                        debug!(error = chain(&error), "failed to release a lease of unknown outcome; retrying");
+                        debug!(
+                            error = chain(&error),
+                            "failed to release a lease of unknown outcome; retrying"
+                        );
                         empty = 0;
                     }
                 }

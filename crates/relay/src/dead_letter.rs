@@ -85,7 +85,7 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
             if !std::mem::replace(&mut is_reported, true) {
                 warn!(%id, why, "failed to send a dead-letter copy; retrying");
             }
-            tokio::time::sleep(self.context.settings.probe_max).await;
+            tokio::time::sleep(self.context.settings.sink_probe_interval_max).await;
         }
     }
 

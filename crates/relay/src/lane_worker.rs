@@ -198,7 +198,7 @@ impl<S: Sink> LaneWorker<'_, S> {
         drop(parked);
         if let Err(DeadLetterDelayed) = sent {
             // It would die without its dead letter: only its key waits with it.
-            let delay = self.context.settings.probe_max;
+            let delay = self.context.settings.sink_probe_interval_max;
             self.context.state.pending_deaths.remember(&leased.record, &reason, delay);
             self.release_followers().await;
             let outcome = match reason {

@@ -209,9 +209,9 @@ impl<S: Sink> Relay<S> {
             predecessor,
         } = parts;
         let metrics = Arc::new(RelayMetrics::new(sinks.keys().map(String::as_str)));
-        let probe_max = settings.probe_max;
+        let sink_probe_interval_max = settings.sink_probe_interval_max;
         let sinks = sinks.into_iter().map(|(name, sink)| {
-            let handle = sink_handle(&name, sink, probe_max);
+            let handle = sink_handle(&name, sink, sink_probe_interval_max);
             (name, handle)
         });
         // Room for a few batches: beyond it lanes wait, and nothing more is leased.
@@ -326,10 +326,10 @@ impl<S: Sink> Relay<S> {
     }
 }
 
-fn sink_handle<S: Sink>(name: &str, sink: S, probe_max: Duration) -> SinkHandle<S> {
+fn sink_handle<S: Sink>(name: &str, sink: S, sink_probe_interval_max: Duration) -> SinkHandle<S> {
     SinkHandle {
         circuit: SinkCircuit::new(SinkName::from(name)),
-        destinations: DestinationCircuits::new(SinkName::from(name), probe_max),
+        destinations: DestinationCircuits::new(SinkName::from(name), sink_probe_interval_max),
         isolated: IsolatedConnections::new(SinkName::from(name), &sink),
         turns: Turns::default(),
         metrics: SinkMetrics::new(name),
@@ -346,8 +346,8 @@ async fn run_circuit<S: Sink>(context: &RelayContext<S>, name: &str, wakeup: &Wa
         wakeup.all();
     };
     let on_down = || handle.metrics.up(false);
-    let probe_max = context.settings.probe_max;
-    handle.circuit.run(&handle.sink, probe_max, &context.stop, on_up, on_down).await;
+    let sink_probe_interval_max = context.settings.sink_probe_interval_max;
+    handle.circuit.run(&handle.sink, sink_probe_interval_max, &context.stop, on_up, on_down).await;
     // This task must not end before the process does.
     std::future::pending::<()>().await;
 }

@@ -12,11 +12,11 @@ use postrider_store::metric::Description;
 use crate::blocker::BlockReason;
 
 /// Ended leases, by sink and outcome.
-pub const SETTLED: &str = "postrider_records_settled_total";
+pub const DELIVERIES: &str = "postrider_deliveries_total";
 /// From the start of a publish to the broker's answer.
-pub const PUBLISH_SECONDS: &str = "postrider_publish_seconds";
+pub const PUBLISH_DURATION_SECONDS: &str = "postrider_publish_duration_seconds";
 /// From `createdAt` to the confirm.
-pub const DELIVERY_SECONDS: &str = "postrider_delivery_seconds";
+pub const DELIVERY_LAG_SECONDS: &str = "postrider_delivery_lag_seconds";
 /// Copies of dead records, by outcome and intended sink.
 pub const DEAD_LETTERS: &str = "postrider_dead_letters_total";
 /// Whether the sink is up.
@@ -32,15 +32,15 @@ pub const STORE_FAILING: &str = "postrider_store_failing";
 /// Partitions whose records the change stream carries.
 pub const PARTITIONS_LIVE: &str = "postrider_partitions_live";
 /// Whether a change stream follows the outbox.
-pub const FOLLOW_UP: &str = "postrider_follow_up";
+pub const CHANGE_STREAM_UP: &str = "postrider_change_stream_up";
 
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 11] = [
-    Description::counter(SETTLED, "Leases ended, by sink and outcome."),
-    Description::histogram(PUBLISH_SECONDS, "Time from hand-over to the broker's answer.")
+    Description::counter(DELIVERIES, "Leases ended, by sink and outcome."),
+    Description::histogram(PUBLISH_DURATION_SECONDS, "Time from hand-over to the broker's answer.")
         .in_seconds(),
     Description::histogram(
-        DELIVERY_SECONDS,
+        DELIVERY_LAG_SECONDS,
         "Time from createdAt (else seq) to the broker's confirm, by the server's clock.",
     )
     .in_seconds(),
@@ -67,13 +67,13 @@ pub const DESCRIPTIONS: [Description; 11] = [
         "Partitions whose records the change stream carries, so that nothing is read to find them.",
     ),
     Description::gauge(
-        FOLLOW_UP,
+        CHANGE_STREAM_UP,
         "1 while the change stream is open, or closed on purpose; 0 while the relay polls.",
     ),
 ];
 
 /// The label of records that died before a sink was chosen for them.
-const NO_SINK: &str = "none";
+const NO_SINK: &str = "";
 
 /// Metrics of one sink.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ impl SinkMetrics {
         Self {
             dead_letters_sent: dead_letters("sent"),
             dead_letters_failed: dead_letters("failed"),
-            publish: histogram!(PUBLISH_SECONDS, "sink" => sink.to_owned()),
-            delivery: histogram!(DELIVERY_SECONDS, "sink" => sink.to_owned()),
+            publish: histogram!(PUBLISH_DURATION_SECONDS, "sink" => sink.to_owned()),
+            delivery: histogram!(DELIVERY_LAG_SECONDS, "sink" => sink.to_owned()),
             up: gauge!(SINK_UP, "sink" => sink.to_owned()),
         }
     }
@@ -151,7 +151,7 @@ struct Outcomes {
 impl Outcomes {
     fn new(sink: &str) -> Self {
         let series = |outcome: &'static str| {
-            let series = counter!(SETTLED, "sink" => sink.to_owned(), "outcome" => outcome);
+            let series = counter!(DELIVERIES, "sink" => sink.to_owned(), "outcome" => outcome);
             series.increment(0);
             series
         };

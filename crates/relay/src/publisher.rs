@@ -188,7 +188,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
                 return Delivery::Interrupted;
             }
         }
-        let until = Instant::now() + self.context.settings.probe_max;
+        let until = Instant::now() + self.context.settings.sink_probe_interval_max;
         Delivery::DestinationPaused(destination.clone(), until)
     }
 

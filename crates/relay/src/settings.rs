@@ -26,12 +26,12 @@ pub struct Settings {
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1B"))]
     pub batch_bytes: usize,
-    /// The longest wait between two scans of an idle outbox where no change stream (`follow`) delivers what is inserted. A busy outbox is scanned again at once. Blocked keys are checked at this interval.
+    /// The longest wait between two scans of an idle outbox where no change stream (`relay.change_stream`) delivers what is inserted. A busy outbox is scanned again at once. Blocked keys are checked at this interval.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "10ms"))]
     pub poll_interval: Duration,
     /// Whether a change stream delivers what is inserted: the fastest way, and the cheapest for MongoDB. `false`: polling only.
-    pub follow: bool,
+    pub change_stream: bool,
     /// How long an acquired record is leased, by MongoDB's clock: the most that a key in flight waits after a crash. Leases in use are renewed. At least 1s, since a lease shorter than MongoDB's answer under load would expire unused.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "1s"))]
@@ -51,8 +51,8 @@ pub struct Settings {
     /// The longest pause between two probes of a sink that is down; the first is 0.5 s.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms"))]
-    pub probe_max: Duration,
-    /// How often everything pending is compared with what the change stream (`follow`) has delivered.
+    pub sink_probe_interval_max: Duration,
+    /// How often everything pending is compared with what the change stream (`relay.change_stream`) has delivered.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "1s"))]
     pub audit_interval: Duration,
@@ -74,7 +74,7 @@ impl Default for Settings {
             batch_size: 500,
             batch_bytes: 16 << 20,
             poll_interval: Duration::from_secs(1),
-            follow: true,
+            change_stream: true,
             // Three publish timeouts.
             lease: Duration::from_secs(30),
             // With the default backoff about 8 minutes of failures: nine waits, the last of 256 s.
@@ -84,7 +84,7 @@ impl Default for Settings {
             backoff: Backoff::default(),
             // Below the 30 s that Kubernetes grants by default.
             shutdown_timeout: Duration::from_secs(25),
-            probe_max: Duration::from_secs(5),
+            sink_probe_interval_max: Duration::from_secs(5),
             audit_interval: Duration::from_secs(60),
             default_sink: None,
             dead_letter: None,

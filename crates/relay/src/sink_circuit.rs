@@ -127,7 +127,7 @@ impl SinkCircuit {
     pub async fn run<S: Sink>(
         &self,
         sink: &S,
-        probe_max: Duration,
+        sink_probe_interval_max: Duration,
         stop: &CancellationToken,
         on_up: impl Fn(),
         on_down: impl Fn(),
@@ -137,9 +137,9 @@ impl SinkCircuit {
             loop {
                 on_down();
                 if brief >= BRIEF_CLOSINGS {
-                    tokio::time::sleep(FIRST_PROBE_PAUSE.min(probe_max)).await;
+                    tokio::time::sleep(FIRST_PROBE_PAUSE.min(sink_probe_interval_max)).await;
                 }
-                self.probe_until_up(sink, probe_max).await;
+                self.probe_until_up(sink, sink_probe_interval_max).await;
                 on_up();
                 let closed_since = tokio::time::Instant::now();
                 let mut state = self.state.subscribe();
@@ -158,16 +158,16 @@ impl SinkCircuit {
         }
     }
 
-    async fn probe_until_up<S: Sink>(&self, sink: &S, probe_max: Duration) {
+    async fn probe_until_up<S: Sink>(&self, sink: &S, sink_probe_interval_max: Duration) {
         let since = Instant::now();
-        let mut pause = FIRST_PROBE_PAUSE.min(probe_max);
+        let mut pause = FIRST_PROBE_PAUSE.min(sink_probe_interval_max);
         loop {
             match sink.probe().await {
                 Ok(()) => return self.close(since),
                 Err(down) => self.open(down),
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(probe_max);
+            pause = (pause * 2).min(sink_probe_interval_max);
         }
     }
 }

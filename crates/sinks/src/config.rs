@@ -27,12 +27,16 @@ pub struct DeliveryConfig {
     #[schemars(range(min = 1, max = 1000))]
     pub key_window: usize,
     /// Globs of the destinations that a record may name itself. A record that names another one is dead, with a reason that begins with `refused:`.
-    pub allow: Vec<Glob>,
+    pub allowed_destinations: Vec<Glob>,
 }
 
 impl Default for DeliveryConfig {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), key_window: 1, allow: vec![Glob::new("*")] }
+        Self {
+            timeout: Duration::from_secs(10),
+            key_window: 1,
+            allowed_destinations: vec![Glob::new("*")],
+        }
     }
 }
 
@@ -99,8 +103,8 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
         Vec::new()
     }
 
-    /// Returns where records go that name no destination. `allow`: the destinations that they may name.
-    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules;
+    /// Returns where records go that name no destination. `allowed_destinations`: the destinations that they may name.
+    fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules;
 
     /// Returns the destinations that the sink creates when it connects.
     fn declared(&self) -> Vec<&str> {

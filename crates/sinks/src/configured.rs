@@ -25,7 +25,7 @@ pub struct ConfiguredSink {
 }
 
 /// The names of the keys of [`DeliveryConfig`].
-const DELIVERY_KEYS: [&str; 3] = ["timeout", "key_window", "allow"];
+const DELIVERY_KEYS: [&str; 3] = ["timeout", "key_window", "allowed_destinations"];
 
 impl ConfiguredSink {
     /// Reads a table of this kind.
@@ -59,7 +59,7 @@ impl ConfiguredSink {
 
     /// Returns how the router addresses records to this sink.
     pub fn rules(&self) -> SinkRules {
-        self.kind.routing_rules(self.delivery.allow.clone())
+        self.kind.routing_rules(self.delivery.allowed_destinations.clone())
     }
 
     /// Returns the same sink for `postrider check`: it creates nothing, and waits no longer than `limit`.

@@ -92,8 +92,8 @@ macro_rules! sinks {
                 match self { $($(#[$gate])? Self::$Name(own) => own.warnings(),)+ }
             }
 
-            pub(crate) fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
-                match self { $($(#[$gate])? Self::$Name(own) => own.routing_rules(allow),)+ }
+            pub(crate) fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules {
+                match self { $($(#[$gate])? Self::$Name(own) => own.routing_rules(allowed_destinations),)+ }
             }
 
             /// Returns the destinations that the sink creates when it connects.

@@ -35,9 +35,9 @@ impl SinkConfig for StdoutConfig {
 
     fn validate(_: &SinkSettings<Self>, _: &mut Rules) {}
 
-    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
+    fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules {
         let key = Some(Template::message_type());
-        SinkRules { destination: Template::fixed(""), key, allow, source: None }
+        SinkRules { destination: Template::fixed(""), key, allowed_destinations, source: None }
     }
 
     fn build(settings: SinkSettings<Self>) -> Result<Stdout, String> {

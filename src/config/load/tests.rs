@@ -112,6 +112,33 @@ fn every_unknown_key_is_reported_with_the_nearest_known_one() {
 }
 
 #[test]
+fn a_renamed_key_is_refused_with_its_new_name() {
+    let (file, mut inputs) = inputs("[relay]\nfollow = true\n[sinks.A]\nallow = [\"x\"]");
+    inputs.environment = environment(&[
+        ("POSTRIDER__RELAY__FOLLOW", "false"),
+        ("POSTRIDER__SINKS__B__ALLOW", "[\"x\"]"),
+    ]);
+    inputs.set = vec!["relay.probe_max=1s".into(), "relay={follow=false}".into()];
+
+    let error = load(&inputs).unwrap_err().to_string();
+
+    let path = file.path().display();
+    let mut lines: Vec<&str> = error.lines().collect();
+    lines.sort_unstable();
+    let now = "was renamed; set";
+    let mut expected = [
+        format!("{path}:2: relay.follow: {now} relay.change_stream"),
+        format!("{path}:4: sinks.A.allow: {now} sinks.A.allowed_destinations"),
+        format!("POSTRIDER__RELAY__FOLLOW: relay.follow: {now} relay.change_stream"),
+        format!("POSTRIDER__SINKS__B__ALLOW: sinks.b.allow: {now} sinks.b.allowed_destinations"),
+        format!("--set: relay.probe_max: {now} relay.sink_probe_interval_max"),
+        format!("--set: relay.follow: {now} relay.change_stream"),
+    ];
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn wrong_types_are_reported_at_once_with_place_and_value() {
     let (file, mut inputs) = inputs(
         "[relay]\nlease = 30\nenabled = \"yes\"\nbatchsize = 1\n[sinks.a]\nuri = \"x\"\n\

@@ -10,6 +10,7 @@ use crate::http::extract::{AppendScope, Body, Call};
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
+use crate::ops::problem_code::ProblemCode;
 
 /// Append events to an aggregate, and enqueue each as a message, in one transaction
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/events", tag = "events",
@@ -22,7 +23,7 @@ use crate::http::trace;
         (status = 201, description = "a majority has it", body = Appended),
         (status = 200, description = "an earlier request with this id appended it: its answer", body = Appended),
         (status = 404, description = "`not_found`: this instance hosts no events"),
-        (status = 409, description = "`version_conflict`, `duplicate_aggregate` or `stream_ended`, with `actual`; `duplicate_request`"),
+        (status = 409, description = "`version_conflict`, `duplicate_aggregate` or `stream_ended`, with `actualVersion`; `duplicate_request`"),
     ),
 )]
 pub(super) async fn append_events(
@@ -49,15 +50,17 @@ impl From<AppendError> for Problem {
         match error {
             AppendError::Invalid(flaws) => Self::invalid(flaws),
             AppendError::VersionConflict { actual, .. } => {
-                Self::conflict("version_conflict", detail).at_version(actual)
+                Self::conflict(ProblemCode::VersionConflict, detail).at_version(actual)
             }
             AppendError::DuplicateAggregate { actual } => {
-                Self::conflict("duplicate_aggregate", detail).at_version(actual)
+                Self::conflict(ProblemCode::DuplicateAggregate, detail).at_version(actual)
             }
             AppendError::StreamEnded { version } => {
-                Self::conflict("stream_ended", detail).at_version(version)
+                Self::conflict(ProblemCode::StreamEnded, detail).at_version(version)
             }
-            AppendError::DuplicateRequest { .. } => Self::conflict("duplicate_request", detail),
+            AppendError::DuplicateRequest { .. } => {
+                Self::conflict(ProblemCode::DuplicateRequest, detail)
+            }
             AppendError::Overloaded => Self::overloaded(detail),
             AppendError::Closed => Self::unavailable(detail),
             AppendError::Schema(source) => Self::of_schema(&source),

@@ -20,7 +20,7 @@ use crate::http::trace;
         (status = 201, description = "a majority has it", body = Appended),
         (status = 200, description = "an earlier request with this id ended it: its answer", body = Appended),
         (status = 404, description = "`not_found`: the aggregate has no events, or this instance hosts no events"),
-        (status = 409, description = "`stream_ended`, with `actual`; `duplicate_request`"),
+        (status = 409, description = "`stream_ended`, with `actualVersion`; `duplicate_request`"),
     ),
 )]
 pub(super) async fn end_stream(
@@ -45,7 +45,7 @@ pub(super) async fn end_stream(
         (status = 200, description = "all content is erased", body = Erasure),
         (status = 202, description = "a majority has the erasure, and an instance completes it: ask again with the same `requestId`", body = Erasure),
         (status = 404, description = "`not_found`: the aggregate has no events, or this instance hosts no events"),
-        (status = 409, description = "`stream_ended`, with `actual`: another request has erased it; `duplicate_request`"),
+        (status = 409, description = "`stream_ended`, with `actualVersion`: another request has erased it; `duplicate_request`"),
     ),
 )]
 pub(super) async fn erase_stream(

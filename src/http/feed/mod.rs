@@ -17,6 +17,7 @@ use crate::http::params::{Bounded, Limit, Wait};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::http::stream::accepts;
+use crate::ops::problem_code::ProblemCode;
 
 use self::forms::{FeedReader, LastEventId};
 
@@ -171,8 +172,8 @@ impl From<FeedError> for Problem {
     fn from(error: FeedError) -> Self {
         let detail = error.to_string();
         match error {
-            FeedError::WrongFeed { .. } => Self::conflict("wrong_feed", detail),
-            FeedError::PositionAhead { .. } => Self::conflict("position_ahead", detail),
+            FeedError::WrongFeed { .. } => Self::conflict(ProblemCode::WrongFeed, detail),
+            FeedError::PositionAhead { .. } => Self::conflict(ProblemCode::PositionAhead, detail),
             FeedError::Missing => Self::unavailable(detail),
             FeedError::Store(error) => error.into(),
             FeedError::Decode(_) => Self::fault(&error),

@@ -24,6 +24,7 @@ use crate::http::problem::Problem;
 use crate::http::state::Services;
 use crate::http::trace;
 use crate::ids::RecordId;
+use crate::ops::problem_code::ProblemCode;
 use crate::outbox::fields::{
     CONTENT_TYPE, CREATED_AT, DEDUP_KEY, DESTINATION, HEADERS, ID, KEY, PARTITION, PAYLOAD,
     PENDING, SCHEDULED, SEQ, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
@@ -170,7 +171,7 @@ pub(super) struct EnqueueAnswer {
         (status = 409, description = "`duplicate_record`: its id or dedupKey is taken"),
     ),
 )]
-pub(super) async fn enqueue_record(
+pub(super) async fn enqueue_outbox_record(
     call: Call<AppendScope>,
     headers: HeaderMap,
     Body(body): Body<RecordRequest>,
@@ -258,7 +259,7 @@ async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Res
                 None => "dedupKey",
             };
             let detail = format!("a record with this {field} already exists");
-            Err(Problem::conflict("duplicate_record", detail))
+            Err(Problem::conflict(ProblemCode::DuplicateRecord, detail))
         }
         Some(VALIDATION_FAILED) => {
             Err(Problem::wrong("", "the validator of outbox_records rejects it"))

@@ -16,10 +16,10 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(read::get_outbox_stats))
         .routes(routes!(read::list_outbox_groups))
-        .routes(routes!(read::list_records, enqueue::enqueue_record))
-        .routes(routes!(read::get_record, redrive::discard_record))
-        .routes(routes!(redrive::requeue_record))
-        .routes(routes!(redrive::requeue_records))
+        .routes(routes!(read::list_outbox_records, enqueue::enqueue_outbox_record))
+        .routes(routes!(read::get_outbox_record, redrive::discard_outbox_record))
+        .routes(routes!(redrive::requeue_outbox_record))
+        .routes(routes!(redrive::requeue_outbox_records))
 }
 
 fn unknown_record(id: &str) -> Problem {

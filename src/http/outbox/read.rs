@@ -91,7 +91,7 @@ pub(super) struct RecordsQuery {
     params(RecordsQuery),
     responses((status = 200, description = "a part of the list", body = Listed<RecordAnswer>)),
 )]
-pub(super) async fn list_records(
+pub(super) async fn list_outbox_records(
     call: Call<ReadScope, NoParameters, RecordsQuery>,
 ) -> Result<Json<Listed<Value>>, Problem> {
     let query = call.query;
@@ -119,7 +119,9 @@ pub(super) async fn list_records(
         (status = 404, description = "`not_found`"),
     ),
 )]
-pub(super) async fn get_record(call: Call<ReadScope, RecordPath>) -> Result<Json<Value>, Problem> {
+pub(super) async fn get_outbox_record(
+    call: Call<ReadScope, RecordPath>,
+) -> Result<Json<Value>, Problem> {
     let id = call.path.id;
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;

@@ -12,6 +12,7 @@ use crate::http::outbox::unknown_record;
 use crate::http::params::{RecordIdText, RecordPath};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
+use crate::ops::problem_code::ProblemCode;
 use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveRefusal, Redriver};
 use crate::wakeup::Wakeup;
 
@@ -50,7 +51,7 @@ pub(super) struct RequeueAnswer {
     request_body(content = RequeueRequest, example = json!({ "reason": "refused", "dryRun": true })),
     responses((status = 200, description = "done", body = RequeueAnswer)),
 )]
-pub(super) async fn requeue_records(
+pub(super) async fn requeue_outbox_records(
     call: Call<AdminScope>,
     Body(body): Body<RequeueRequest>,
 ) -> Result<Json<RequeueAnswer>, Problem> {
@@ -91,7 +92,7 @@ pub(super) struct RequeueQuery {
         (status = 409, description = "`record_leased`, or `wrong_status`: neither dead, nor done with `redeliver`"),
     ),
 )]
-pub(super) async fn requeue_record(
+pub(super) async fn requeue_outbox_record(
     call: Call<AdminScope, RecordPath, RequeueQuery>,
     _: NoBody,
 ) -> Result<Json<RequeueAnswer>, Problem> {
@@ -111,7 +112,7 @@ pub(super) async fn requeue_record(
         (status = 409, description = "`record_leased`, or `wrong_status`: it is done"),
     ),
 )]
-pub(super) async fn discard_record(
+pub(super) async fn discard_outbox_record(
     call: Call<AdminScope, RecordPath>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
@@ -145,10 +146,10 @@ async fn redrive_one(
 fn refused(redrive: Redrive, id: &str, refusal: &RedriveRefusal) -> Problem {
     let code = match refusal {
         RedriveRefusal::Missing => return unknown_record(id),
-        RedriveRefusal::Leased { .. } => "record_leased",
-        RedriveRefusal::TooLarge => "too_large",
-        RedriveRefusal::Server(_) => "refused",
-        RedriveRefusal::Status(_) => "wrong_status",
+        RedriveRefusal::Leased { .. } => ProblemCode::RecordLeased,
+        RedriveRefusal::TooLarge => ProblemCode::TooLarge,
+        RedriveRefusal::Server(_) => ProblemCode::Refused,
+        RedriveRefusal::Status(_) => ProblemCode::WrongStatus,
     };
     Problem::conflict(code, refusal.explain(redrive, "redeliver=true"))
 }

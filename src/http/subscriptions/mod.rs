@@ -13,6 +13,7 @@ use crate::events::subscriptions::SubscriptionError;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::names::SubscriptionName;
+use crate::ops::problem_code::ProblemCode;
 
 pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -22,9 +23,9 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
         .routes(routes!(manage::resume_subscription))
         .routes(routes!(manage::replay_subscription))
         .routes(routes!(manage::list_parked_events, manage::discard_parked_events))
-        .routes(routes!(pull::pull_events))
-        .routes(routes!(pull::acknowledge_events))
-        .routes(routes!(pull::park_event))
+        .routes(routes!(pull::pull_subscription_events))
+        .routes(routes!(pull::acknowledge_subscription_events))
+        .routes(routes!(pull::park_subscription_event))
 }
 
 /// A subscription, in a path.
@@ -42,25 +43,31 @@ impl From<SubscriptionError> for Problem {
         match error {
             SubscriptionError::Invalid(flaws) => Self::invalid(flaws),
             SubscriptionError::Unknown(_) => Self::not_found(detail),
-            SubscriptionError::Exists(_) => Self::conflict("subscription_exists", detail),
-            SubscriptionError::TooMany(_) => Self::conflict("too_many_subscriptions", detail),
-            SubscriptionError::WrongKind { .. } => Self::conflict("wrong_kind", detail),
-            SubscriptionError::Paused(_) => Self::conflict("subscription_paused", detail),
-            SubscriptionError::WrongFeed { .. } => Self::conflict("wrong_feed", detail),
-            SubscriptionError::MemberActive { remaining, .. } => {
-                Self::conflict("member_active", detail).retry_after(remaining)
+            SubscriptionError::Exists(_) => Self::conflict(ProblemCode::SubscriptionExists, detail),
+            SubscriptionError::TooMany(_) => {
+                Self::conflict(ProblemCode::TooManySubscriptions, detail)
             }
-            SubscriptionError::LeaseLost(_) => Self::conflict("lease_lost", detail),
-            SubscriptionError::PositionAhead { .. } => Self::conflict("position_ahead", detail),
-            SubscriptionError::PositionBehind { .. } => Self::conflict("position_behind", detail),
-            SubscriptionError::ParkedFull(_) => Self::conflict("too_many_parked", detail),
+            SubscriptionError::WrongKind { .. } => Self::conflict(ProblemCode::WrongKind, detail),
+            SubscriptionError::Paused(_) => Self::conflict(ProblemCode::SubscriptionPaused, detail),
+            SubscriptionError::WrongFeed { .. } => Self::conflict(ProblemCode::WrongFeed, detail),
+            SubscriptionError::MemberActive { remaining, .. } => {
+                Self::conflict(ProblemCode::MemberActive, detail).retry_after(remaining)
+            }
+            SubscriptionError::LeaseLost(_) => Self::conflict(ProblemCode::LeaseLost, detail),
+            SubscriptionError::PositionAhead { .. } => {
+                Self::conflict(ProblemCode::PositionAhead, detail)
+            }
+            SubscriptionError::PositionBehind { .. } => {
+                Self::conflict(ProblemCode::PositionBehind, detail)
+            }
+            SubscriptionError::ParkedFull(_) => Self::conflict(ProblemCode::TooManyParked, detail),
             // (No call copies events.)
             SubscriptionError::RecordRefused { .. } => Self::fault(&error),
             SubscriptionError::Feed(FeedError::WrongFeed { .. }) => {
-                Self::conflict("wrong_feed", detail)
+                Self::conflict(ProblemCode::WrongFeed, detail)
             }
             SubscriptionError::Feed(FeedError::PositionAhead { .. }) => {
-                Self::conflict("position_ahead", detail)
+                Self::conflict(ProblemCode::PositionAhead, detail)
             }
             SubscriptionError::Feed(FeedError::Missing) => Self::unavailable(detail),
             SubscriptionError::Feed(FeedError::Decode(_)) => Self::fault(&error),

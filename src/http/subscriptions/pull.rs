@@ -64,7 +64,7 @@ pub(super) struct PulledAnswer {
         (status = 409, description = "`member_active`: another member has the lease, with Retry-After; `subscription_paused`; `wrong_feed`; `wrong_kind`; `lease_lost`: it was changed several times meanwhile"),
     ),
 )]
-pub(super) async fn pull_events(
+pub(super) async fn pull_subscription_events(
     call: Call<ReadScope, SubscriptionPath, PullQuery>,
 ) -> Result<Json<PulledAnswer>, Problem> {
     let PullQuery { member, limit, wait } = call.query;
@@ -117,7 +117,7 @@ pub(super) struct AckAnswer {
         (status = 409, description = "`lease_lost`: another member has taken over, or there was a replay; `position_ahead` of what was given out; `position_behind` what is acknowledged; `wrong_kind`"),
     ),
 )]
-pub(super) async fn acknowledge_events(
+pub(super) async fn acknowledge_subscription_events(
     call: Call<ReadScope, SubscriptionPath>,
     Body(body): Body<AckRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
@@ -159,7 +159,7 @@ impl Request for ParkRequest {
         (status = 409, description = "as an acknowledgement; `too_many_parked`: discard some of them, or replay"),
     ),
 )]
-pub(super) async fn park_event(
+pub(super) async fn park_subscription_event(
     call: Call<ReadScope, SubscriptionPath>,
     Body(body): Body<ParkRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {

@@ -108,7 +108,7 @@ async fn required_privileges_depend_on_the_configuration() {
     let following = check_as("polls", &outbox, &[STRICT]).await;
     following.is_bad("privileges", "polls@", "postrider_relay");
     following.is_bad("privileges", "lacks changeStream on", "");
-    let polling = check_as("polls", &outbox, &[STRICT, "relay.follow=false"]).await;
+    let polling = check_as("polls", &outbox, &[STRICT, "relay.change_stream=false"]).await;
     assert_eq!(polling.bad(), [""; 0], "{:#?}", polling.findings);
     database.collection::<Document>("outbox_control").drop().await.unwrap();
     let missing = check_as(relay, &outbox, &[]).await;

@@ -46,7 +46,7 @@ fn wanted(
     retention: Duration,
 ) -> Vec<String> {
     let configured =
-        Configured { retention, follow: true, append: true, names: true, erasures: true };
+        Configured { retention, change_stream: true, append: true, names: true, erasures: true };
     let context = ContextSettings::new(database);
     let privileges = roles::privileges_for(role, &context, database, prefix, configured);
     in_order(privileges.into_iter().map(Bson::Document))

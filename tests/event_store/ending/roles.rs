@@ -25,7 +25,7 @@ async fn role_of_the_append_path_suffices_for_an_erasure() {
     let database = &outbox.database;
     let configured = Configured {
         retention: Duration::MAX,
-        follow: true,
+        change_stream: true,
         append: true,
         names: true,
         erasures: true,

@@ -19,7 +19,7 @@ const ROLES_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/mongodb-
 
 const CONFIGURED: Configured = Configured {
     retention: Duration::MAX,
-    follow: true,
+    change_stream: true,
     append: true,
     names: true,
     erasures: true,

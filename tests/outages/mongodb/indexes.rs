@@ -91,7 +91,7 @@ fn scheduled(id: &str) -> Document {
 
 #[fixture::test]
 async fn polls_without_their_index_report_it_and_resume_with_it() {
-    let outage = Outage::begin("relay.follow=false").await;
+    let outage = Outage::begin("relay.change_stream=false").await;
 
     outage.drop_index("lane_idx").await;
     outage.outbox.insert([record("second", "a")]).await;
@@ -109,7 +109,7 @@ async fn polls_without_their_index_report_it_and_resume_with_it() {
 /// Only repairs read the index, as long as the change stream brings all records.
 #[fixture::test]
 async fn a_stream_without_the_index_misses_no_record() {
-    let outage = Outage::begin("relay.follow=true").await;
+    let outage = Outage::begin("relay.change_stream=true").await;
     outage.postrider.until_metric("postrider_partitions_live", |live| live == 256.0).await;
 
     outage.drop_index("lane_idx").await;
@@ -127,7 +127,7 @@ async fn a_stream_without_the_index_misses_no_record() {
 
 #[fixture::test]
 async fn scheduled_records_without_their_index_are_reported() {
-    let outage = Outage::begin("relay.follow=true").await;
+    let outage = Outage::begin("relay.change_stream=true").await;
 
     outage.drop_index("scheduled_idx").await;
     outage.outbox.insert([scheduled("later"), record("now", "n")]).await;
@@ -143,7 +143,7 @@ async fn scheduled_records_without_their_index_are_reported() {
 /// reaches behind the new collection; then the missing index is reported.
 #[fixture::test]
 async fn a_dropped_collection_is_read_again_with_its_indexes() {
-    let outage = Outage::begin("relay.follow=true").await;
+    let outage = Outage::begin("relay.change_stream=true").await;
 
     outage.outbox.admin.records().drop().await.unwrap();
     outage.outbox.insert([record("anew", "a"), scheduled("later")]).await;
@@ -152,6 +152,6 @@ async fn a_dropped_collection_is_read_again_with_its_indexes() {
 
     outage.until_resumed(2).await;
     outage.assert_once(&SCAN_MESSAGES);
-    outage.postrider.until_metric("postrider_follow_up", |up| up == 1.0).await;
+    outage.postrider.until_metric("postrider_change_stream_up", |up| up == 1.0).await;
     outage.end().await;
 }

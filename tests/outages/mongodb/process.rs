@@ -114,13 +114,12 @@ pub async fn outage(away: Duration) {
     assert_eq!(arrived.len(), RECORDS + 1, "each once: its lane kept it until it was settled");
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, RECORDS as u64 + 1);
     // The metrics report what happened.
-    let settled = |outcome| {
-        format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}")
-    };
+    let settled =
+        |outcome| format!("postrider_deliveries_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}");
     for (outcome, count) in [("done", RECORDS + 1), ("retry", 0), ("dead", 0), ("lost", 0)] {
         assert_eq!(postrider.metric(&settled(outcome)).await, Some(count as f64), "{outcome}");
     }
-    let published = "postrider_publish_seconds_count{sink=\"rabbit\"}";
+    let published = "postrider_publish_duration_seconds_count{sink=\"rabbit\"}";
     assert_eq!(postrider.metric(published).await, Some(arrived.len() as f64));
     postrider.until_metric(pending, |count| count == 0.0).await;
     assert!(postrider.metric(age).await.is_some(), "known again");

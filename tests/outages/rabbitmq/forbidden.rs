@@ -46,7 +46,7 @@ async fn a_forbidden_routing_key_counts_attempts_of_its_record_alone() {
     let user = limited(&outage).await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
     // The backoff lets several attempts reach the broker.
-    let more = ["relay.max_attempts=4", "relay.backoff.initial=3s", "relay.follow=false"];
+    let more = ["relay.max_attempts=4", "relay.backoff.initial=3s", "relay.change_stream=false"];
     let postrider = outage.start(&uri, &more).await;
 
     let mut records = permitted_events("first");
@@ -125,7 +125,7 @@ async fn forbidden_routing_keys_disturb_the_others_once() {
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);
     let user = limited(&outage).await;
     let uri = outage.vhost.uri_of(&user, PASSWORD);
-    let more = ["relay.max_attempts=2", "relay.follow=false"];
+    let more = ["relay.max_attempts=2", "relay.change_stream=false"];
     let postrider = outage.start(&uri, &more).await;
 
     for round in 0..10 {

@@ -65,7 +65,7 @@ async fn run_outage(trouble: Fault) {
     }
     to_broker.hold_answers(false);
 
-    let lost = "postrider_records_settled_total{sink=\"rabbit\",outcome=\"lost\"}";
+    let lost = "postrider_deliveries_total{sink=\"rabbit\",outcome=\"lost\"}";
     first.until_metric(lost, |count| count >= 3.0).await;
     until_well(&first).await;
     // It continues next to the other one.
@@ -88,8 +88,7 @@ async fn run_outage(trouble: Fault) {
     no_errors(&first);
     no_errors(&second);
     let counted = async |postrider: &Postrider, outcome: &str| {
-        let series =
-            format!("postrider_records_settled_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}");
+        let series = format!("postrider_deliveries_total{{sink=\"rabbit\",outcome=\"{outcome}\"}}");
         postrider.metric(&series).await.unwrap() as u64
     };
     let by_first = counted(&first, "done").await;

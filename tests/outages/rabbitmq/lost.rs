@@ -63,7 +63,8 @@ async fn run_outage(loss: Loss) {
     let uri = at(&outage.vhost.uri(), proxy.address());
     // One counted attempt would make a record dead; and a change stream would wake the relay for
     // the first one, so that the others were not in flight.
-    let postrider = outage.start(&uri, &["relay.max_attempts=1", "relay.follow=false"]).await;
+    let postrider =
+        outage.start(&uri, &["relay.max_attempts=1", "relay.change_stream=false"]).await;
     outbox.insert([to("taken", "before", "before")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     assert_eq!(take(amqp, 1).await, ["before"]);
@@ -265,7 +266,7 @@ async fn a_destination_that_kills_connections_is_isolated() {
     outage.amqp.classic("killer").await;
     let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     let uri = at(&outage.vhost.uri(), proxy.address());
-    let postrider = outage.start(&uri, &["relay.probe_max=5s"]).await;
+    let postrider = outage.start(&uri, &["relay.sink_probe_interval_max=5s"]).await;
     proxy.cut_at("fatal");
 
     for round in 0..ROUNDS {
@@ -363,7 +364,7 @@ async fn a_sink_that_is_down_is_probed_with_growing_pauses() {
     outage.amqp.classic("taken").await;
     let proxy = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     let uri = at(&outage.vhost.uri(), proxy.address());
-    let more = ["relay.max_attempts=1", "relay.probe_max=1500ms"];
+    let more = ["relay.max_attempts=1", "relay.sink_probe_interval_max=1500ms"];
     let postrider = outage.start(&uri, &more).await;
     proxy.refuse(true);
     proxy.cut();

@@ -87,7 +87,8 @@ async fn a_record_that_kills_its_relay_dies_and_no_neighbour_does() {
     assert!(done.iter().all(|record| attempts(record) <= 3), "{done:#?}");
     judge(&read_back(&outbox.collections).await, &arrivals.seen()).assert_kept();
     // The last process found the poison record exhausted, and delivered the rest.
-    let left = postrider.metric("postrider_delivery_seconds_count{sink=\"rabbit\"}").await.unwrap();
+    let left =
+        postrider.metric("postrider_delivery_lag_seconds_count{sink=\"rabbit\"}").await.unwrap();
     let settled = Settled { dead: 1, ..Settled::done(left as u64) };
     is_whole_and_clean(&postrider, &["rabbit"], settled).await;
     outage.end(postrider).await;

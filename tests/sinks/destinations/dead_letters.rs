@@ -156,7 +156,8 @@ async fn a_key_continues_when_a_record_with_a_dead_letter_is_deleted() {
     dead.set_down(true);
     outbox.insert([record("bad", "T", "a", doc! {}), record("behind", "T", "a", doc! {})]).await;
     let sinks = [("test", sink.clone()), ("dead", dead.clone())];
-    let settings = Settings { probe_max: Duration::from_secs(3_600), ..with_dead_letters() };
+    let settings =
+        Settings { sink_probe_interval_max: Duration::from_secs(3_600), ..with_dead_letters() };
     let relay = start_with(&outbox.collections, sinks, settings);
     let released = doc! { "_id": "bad", "status": "pending", "attempt": 1, "leaseId": null };
     outbox.until_count(released, 1).await;

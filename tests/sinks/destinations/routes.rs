@@ -116,12 +116,12 @@ async fn a_record_may_name_only_what_its_sink_allows() {
     brokers.amqp.classic("all").await;
     brokers.amqp.bind("all", "orders.eu", "#").await;
     brokers.amqp.bind("all", "secret", "#").await;
-    let allow = r#"
+    let allowed = r#"
         [relay]
         default_sink = "limited"
         [sinks.limited]
         kind = "rabbitmq"
-        allow = ["orders.*"]
+        allowed_destinations = ["orders.*"]
     "#;
     let uri = format!("uri = {:?}\n", brokers.vhost.uri());
     brokers
@@ -133,14 +133,14 @@ async fn a_record_may_name_only_what_its_sink_allows() {
         ])
         .await;
 
-    let mut postrider = brokers.start(&format!("{allow}{uri}")).await;
+    let mut postrider = brokers.start(&format!("{allowed}{uri}")).await;
 
     brokers.until_done(2).await;
     let arrived = brokers.amqp.take_all("all").await;
     assert_eq!(arrived.iter().map(id).collect::<Vec<_>>(), ["allowed", "behind"]);
     assert_eq!(arrived[0].delivery.exchange.as_str(), "orders.eu");
     let dead = brokers.outbox.record("refused").await;
-    let reason = "refused: its destination is not among sinks.limited.allow";
+    let reason = "refused: its destination is not among sinks.limited.allowed_destinations";
     assert_eq!(dead.get_str("deadReason").unwrap(), reason);
     postrider.stop().await;
 }

@@ -22,7 +22,7 @@ async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
         format!("sinks.k.topic={}", topic.name),
         format!("sinks.k.brokers={}", node.brokers()),
         "sinks.k.timeout=1500ms".to_owned(),
-        "relay.probe_max=500ms".to_owned(),
+        "relay.sink_probe_interval_max=500ms".to_owned(),
     ];
     let settings = [mongo_settings(&outbox.database), settings.to_vec()].concat();
     let clock = Clock::right();

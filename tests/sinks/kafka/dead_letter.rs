@@ -36,7 +36,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
         "sinks.stream.properties.\"compression.type\"=none".to_owned(),
         "relay.max_attempts=2".to_owned(),
         "relay.backoff.initial=100ms".to_owned(),
-        "relay.probe_max=1s".to_owned(),
+        "relay.sink_probe_interval_max=1s".to_owned(),
         "relay.dead_letter.sink=stream".to_owned(),
         format!("relay.dead_letter.destination={}", dead.name),
     ];

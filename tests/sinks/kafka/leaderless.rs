@@ -54,7 +54,7 @@ async fn a_partition_without_a_leader_delays_only_its_own_records() {
         format!("sinks.k.brokers={}", first.brokers()),
         "sinks.k.timeout=2s".to_owned(),
         "relay.max_attempts=2".to_owned(),
-        "relay.probe_max=1s".to_owned(),
+        "relay.sink_probe_interval_max=1s".to_owned(),
     ];
     let settings = [mongo_settings(&outbox.database), settings.to_vec()].concat();
     let mut postrider = Postrider::start(&settings);

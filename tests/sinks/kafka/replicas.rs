@@ -68,7 +68,7 @@ async fn a_topic_below_min_insync_delays_only_its_own_records() {
         format!("sinks.k.timeout={}s", TIMEOUT.as_secs()),
         // A record with two counted attempts is dead.
         "relay.max_attempts=2".to_owned(),
-        "relay.probe_max=1s".to_owned(),
+        "relay.sink_probe_interval_max=1s".to_owned(),
     ];
     let settings = [mongo_settings(&outbox.database), settings.to_vec()].concat();
     let mut postrider = Postrider::start(&settings);
@@ -96,7 +96,8 @@ async fn a_topic_below_min_insync_delays_only_its_own_records() {
         assert_eq!(outbox.count(counted.clone()).await, 0, "round {rounds}");
         let waiting = doc! { "status": "pending", "type": &sick.name };
         assert_eq!(outbox.count(waiting).await, KEYS as u64, "round {rounds}");
-        let published = postrider.metric("postrider_publish_seconds_count{sink=\"k\"}").await;
+        let published =
+            postrider.metric("postrider_publish_duration_seconds_count{sink=\"k\"}").await;
         // All but those that are done, each of which was published once.
         unconfirmed = (published.unwrap() as usize).saturating_sub((rounds + 1) * KEYS);
     }

@@ -26,7 +26,7 @@ use tracing::{debug, info, warn};
 
 use crate::change_stream::state::{FollowerEvent, State};
 use crate::change_stream::stream::ChangeStream;
-use crate::metrics::FOLLOW_UP;
+use crate::metrics::CHANGE_STREAM_UP;
 
 /// The pause after a batch with events. The server evaluates an open `getMore` at each write, and the next
 /// writes are the relay's own: the lease and the settlement.
@@ -55,7 +55,7 @@ impl Follower {
     /// Creates a follower of these records that wakes the relay by `wake`.
     pub fn new(collections: Collections, wake: Wakeup) -> Self {
         let (status, _) = watch::channel(FollowerStatus::Starting);
-        gauge!(FOLLOW_UP).set(0.0);
+        gauge!(CHANGE_STREAM_UP).set(0.0);
         Self { collections, wake, status }
     }
 
@@ -161,7 +161,7 @@ impl Follower {
     }
 
     fn set_status(&self, now: FollowerStatus) {
-        gauge!(FOLLOW_UP).set(if now == FollowerStatus::Up { 1.0 } else { 0.0 });
+        gauge!(CHANGE_STREAM_UP).set(if now == FollowerStatus::Up { 1.0 } else { 0.0 });
         // One log line per change of state, not per attempt.
         let before = self.status.send_replace(now.clone());
         match (before, now) {

@@ -18,7 +18,7 @@ pub const INSTANCES_ACTIVE: &str = "postrider_instances_active";
 /// Changes of this instance's partitions.
 pub const REBALANCES: &str = "postrider_rebalances_total";
 /// Whether the fleet is paused.
-pub const PAUSED: &str = "postrider_paused";
+pub const PAUSED: &str = "postrider_relay_paused";
 /// Whether a majority of MongoDB acknowledged the last heartbeat.
 pub const STORE_UP: &str = "postrider_store_up";
 

@@ -25,7 +25,7 @@ pub struct SinkRules {
     /// `routing_key`; `None` where the record's key is the message's.
     pub key: Option<Template>,
     /// The destinations that a record may name itself.
-    pub allow: Vec<Glob>,
+    pub allowed_destinations: Vec<Glob>,
     /// The CloudEvents source; `None` where the sink doesn't speak CloudEvents.
     pub source: Option<Template>,
 }
@@ -108,9 +108,12 @@ impl Router {
             template.render(input).map_err(|missing| DeadReason::Template(missing.to_string()))
         };
         let destination = match input.destination {
-            Some(named) if rules.allow.iter().any(|glob| glob.matches(named)) => named.to_owned(),
+            Some(named) if rules.allowed_destinations.iter().any(|glob| glob.matches(named)) => {
+                named.to_owned()
+            }
             Some(_) => {
-                let detail = format!("its destination is not among sinks.{sink}.allow");
+                let detail =
+                    format!("its destination is not among sinks.{sink}.allowed_destinations");
                 return Err(DeadReason::Refused(detail));
             }
             None => {
@@ -172,11 +175,11 @@ impl Router {
 mod tests {
     use super::*;
 
-    fn rules(destination: &str, key: Option<&str>, allow: &str) -> SinkRules {
+    fn rules(destination: &str, key: Option<&str>, allowed_destinations: &str) -> SinkRules {
         SinkRules {
             destination: Template::parse(destination).unwrap(),
             key: key.map(|key| Template::parse(key).unwrap()),
-            allow: vec![Glob::new(allow)],
+            allowed_destinations: vec![Glob::new(allowed_destinations)],
             source: None,
         }
     }

@@ -175,8 +175,13 @@ impl SinkConfig for FileConfig {
         rules.require(is_file, "path", "must be a file; add a name such as orders.ndjson");
     }
 
-    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
-        SinkRules { destination: Template::fixed(""), key: None, allow, source: None }
+    fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules {
+        SinkRules {
+            destination: Template::fixed(""),
+            key: None,
+            allowed_destinations,
+            source: None,
+        }
     }
 
     fn build(settings: SinkSettings<Self>) -> Result<File, String> {

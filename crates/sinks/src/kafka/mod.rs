@@ -143,9 +143,9 @@ impl SinkConfig for KafkaConfig {
         }
     }
 
-    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
+    fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules {
         let source = self.cloudevents.then(|| self.cloudevents_source.clone());
-        SinkRules { destination: self.topic.clone(), key: None, allow, source }
+        SinkRules { destination: self.topic.clone(), key: None, allowed_destinations, source }
     }
 
     fn declared(&self) -> Vec<&str> {

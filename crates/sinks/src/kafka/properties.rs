@@ -120,8 +120,8 @@ pub const RESERVED: [Reserved; 22] = [
     Reserved {
         name: "topic.blacklist",
         refused: Refused::All,
-        why: "leave it out: no record to such a topic is ever confirmed; sinks.<name>.allow limits \
-              destinations",
+        why: "remove it; no record to such a topic is ever confirmed; limit destinations with \
+              sinks.<name>.allowed_destinations",
     },
     Reserved {
         name: "retries",

@@ -14,7 +14,7 @@ pub const KAFKA_QUEUE_BYTES: &str = "postrider_kafka_queue_bytes";
 /// Requests that Kafka has not answered yet.
 pub const KAFKA_IN_FLIGHT: &str = "postrider_kafka_requests_in_flight";
 /// Round trip to the slowest broker.
-pub const KAFKA_RTT: &str = "postrider_kafka_rtt_seconds";
+pub const KAFKA_RTT_P99: &str = "postrider_kafka_rtt_p99_seconds";
 /// Requests to Kafka.
 pub const KAFKA_REQUESTS: &str = "postrider_kafka_requests_total";
 /// Bytes sent to Kafka.
@@ -32,8 +32,11 @@ pub const DESCRIPTIONS: [Description; 8] = [
     ),
     Description::gauge(KAFKA_QUEUE_BYTES, "Bytes of the same.").in_bytes(),
     Description::gauge(KAFKA_IN_FLIGHT, "Requests that Kafka has not answered yet."),
-    Description::gauge(KAFKA_RTT, "Round trip to the slowest broker, its 99th percentile of late.")
-        .in_seconds(),
+    Description::gauge(
+        KAFKA_RTT_P99,
+        "Round trip to the slowest broker, its 99th percentile of late.",
+    )
+    .in_seconds(),
     Description::counter(KAFKA_REQUESTS, "Requests sent to Kafka."),
     Description::counter(KAFKA_SENT_BYTES, "Bytes sent to Kafka, compressed.").in_bytes(),
     Description::counter(KAFKA_RETRIES, "Requests to Kafka that were repeated."),
@@ -129,7 +132,7 @@ impl KafkaMetrics {
         gauge(KAFKA_IN_FLIGHT).set(sum(|figures| figures.in_flight as f64));
         let slowest = latest.iter().map(|figures| figures.round_trip).max();
         if let Some(micros) = slowest.filter(|micros| *micros > 0) {
-            gauge(KAFKA_RTT).set(micros as f64 / 1e6);
+            gauge(KAFKA_RTT_P99).set(micros as f64 / 1e6);
         }
     }
 }

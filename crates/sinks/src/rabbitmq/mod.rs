@@ -157,10 +157,10 @@ impl SinkConfig for RabbitMqConfig {
         warnings.collect()
     }
 
-    fn routing_rules(&self, allow: Vec<Glob>) -> SinkRules {
+    fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules {
         let source = self.cloudevents.then(|| self.cloudevents_source.clone());
         let (destination, key) = (self.exchange.clone(), Some(self.routing_key.clone()));
-        SinkRules { destination, key, allow, source }
+        SinkRules { destination, key, allowed_destinations, source }
     }
 
     fn declared(&self) -> Vec<&str> {

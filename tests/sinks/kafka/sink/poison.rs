@@ -24,7 +24,7 @@ pub fn relay(outbox: &TestOutbox, sink: impl Sink) -> Running {
     let rules = SinkRules {
         destination: Template::parse("{type}").unwrap(),
         key: None,
-        allow: vec![Glob::new("*")],
+        allowed_destinations: vec![Glob::new("*")],
         source: None,
     };
     let router = Router::new(Vec::new(), BTreeMap::from([(SinkName::from("test"), rules)]), None);
