@@ -75,7 +75,7 @@ pub(super) fn watch_draining(health: &Health, stop: &CancellationToken) {
     let stop = stop.clone();
     health.watch("relay", move || {
         if stop.is_cancelled() {
-            HealthPart::down("shutting down: records in flight are settled or released")
+            HealthPart::down("draining: records in flight are settled or released")
         } else {
             HealthPart::ok()
         }
