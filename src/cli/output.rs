@@ -15,9 +15,9 @@ pub(super) const MAX_CELL_CHARS: usize = 80;
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    // For people
+    // For operators.
     Table,
-    // For programs: an array for a list, an object for a single result
+    // For programs: an array for a list, an object for a single result.
     Json,
 }
 

@@ -14,7 +14,7 @@ const MONGO: &str = "[mongo]\nuri = \"mongodb://h/app\"\n";
 const SINK: &str = "[sinks.out]\nkind = \"stdout\"\n";
 
 /// An input, and the lines that report what is wrong with it. `FILE` is the name of the file; a line that ends in `…`
-/// goes on in the words of a library.
+/// continues with the words of a library.
 #[derive(Default)]
 struct Case {
     suffix: &'static str,

@@ -52,7 +52,7 @@ impl From<Rules> for Vec<Violation> {
     }
 }
 
-/// The likeness below which a name is no misspelling of another one.
+/// The likeness below which a name is not a misspelling of another one.
 const MIN_LIKENESS: f64 = 0.8;
 
 /// `; did you mean NAME?` for the name most like a wrong one; empty if none is like it.
