@@ -100,7 +100,7 @@ async fn every_configured_topic_is_looked_up() {
     let made = kafka(&outbox, &brokers(), &[&there, &route, &declared]).await;
     let missing = kafka(&outbox, &brokers(), &[&there, &route]).await;
 
-    down.only("sink k", "Connection refused", "sinks.k: brokers");
+    down.only("sink k", "connection refused", "sinks.k: brokers");
     template.is_good("sink k destinations", "{type} depends on the record");
     made.is_good("sink k destinations", &format!("topic {:?} exists", topic.name));
     made.is_good("sink k destinations", &format!("`run` creates topic {fresh:?}"));

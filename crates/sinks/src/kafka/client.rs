@@ -106,7 +106,7 @@ impl Events {
     /// Returns the latest error of a connection, with the remedy if it is known.
     fn connection_error(&self) -> SinkDown {
         match &self.state.lock().connection_error {
-            Some(error) => SinkDown::new(error).with_remedy(remedy::find(error)),
+            Some(error) => SinkDown::new(remedy::words(error)).with_remedy(remedy::find(error)),
             None => SinkDown::new("no broker responds"),
         }
     }
