@@ -16,11 +16,12 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options, command: Command) -> Result<(), Failure> {
-    // The template groups the commands, which a man page lists anyway.
-    let command = command.help_template("{all-args}");
+    // The template groups the commands, which a man page lists anyway. Each page names the version.
+    let command = command.help_template("{all-args}").propagate_version(true);
     match &options.folder {
         Some(folder) => {
-            let written = clap_mangen::generate_to(command, folder);
+            let made = std::fs::create_dir_all(folder);
+            let written = made.and_then(|()| clap_mangen::generate_to(command, folder));
             let written = written.with_context(|| format!("cannot write to {}", folder.display()));
             Ok(written?)
         }

@@ -132,7 +132,7 @@ mod tests {
     fn a_name_that_nothing_reads_is_warned_of() {
         for name in ["POSTRIDER_URI", "POSTRIDER_SOMETHING", "POSTRIDER_API_PORTS", "POSTRIDER_"] {
             let warning = unread(name).unwrap_or_else(|| panic!("{name}"));
-            assert!(warning.contains("settings begin with POSTRIDER__"), "{warning}");
+            assert!(warning.contains("settings start with POSTRIDER__"), "{warning}");
         }
     }
 

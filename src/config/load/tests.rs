@@ -521,7 +521,7 @@ fn key_in_two_variables_is_refused_in_any_order() {
             let error = load(&Inputs { environment, ..Inputs::default() }).unwrap_err();
 
             let line = format!(
-                "POSTRIDER__{part}: {key}: is set by POSTRIDER__{whole} too; remove one of the two"
+                "POSTRIDER__{part}: {key}: is also set by POSTRIDER__{whole}; remove one of the two"
             );
             assert_eq!(error.to_string(), line);
         }

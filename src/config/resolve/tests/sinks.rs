@@ -207,8 +207,8 @@ fn file_of_tls_must_hold_pem_and_be_regular() {
         let one =
             |name: &str, file: &std::path::Path| format!("{section}.tls.{name}={}", file.display());
         for (file, words) in [
-            (garbage.as_path(), "holds no certificate in PEM"),
-            (&key, "holds no certificate in PEM"),
+            (garbage.as_path(), "contains no certificate in PEM"),
+            (&key, "contains no certificate in PEM"),
             (dir.path(), "it must be a regular file"),
         ] {
             let problem = only_problem(&[&settings[..], &[&one("ca_file", file)]].concat());
@@ -227,7 +227,7 @@ fn file_of_tls_must_hold_pem_and_be_regular() {
         &format!("sinks.s.tls.cert_file={}", files[0]),
         &format!("sinks.s.tls.key_file={}", files[1]),
     ]);
-    assert!(no_key.detail.contains("holds no private key in PEM"), "{no_key}");
+    assert!(no_key.detail.contains("contains no private key in PEM"), "{no_key}");
 }
 
 #[test]
