@@ -53,9 +53,9 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
         logs_postrider |= target.is_empty() || target.starts_with(env!("CARGO_CRATE_NAME"));
     }
     if !logs_postrider {
-        return Err(format!("logs nothing of Postrider, since it contains only other targets"));
+        return Err("logs nothing of Postrider, since it contains only other targets".to_owned());
     }
-    EnvFilter::try_new(parts.join(",")).map_err(|_| format!("invalid filter"))
+    EnvFilter::try_new(parts.join(",")).map_err(|_| "invalid filter".to_owned())
 }
 
 /// The levels, from the fewest lines to the max_chars.

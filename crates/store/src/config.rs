@@ -107,9 +107,8 @@ impl MongoConfig {
         };
         let own = self.uri.clone().map(|uri| ChosenUri { key: "mongo.uri".to_owned(), uri });
         let Some(chosen) = own.or_else(of_source).or_else(of_string) else {
-            let detail = format!(
-                "is not set; set it, for example to mongodb://host:27017/database?replicaSet=rs0"
-            );
+            let detail =
+                "is not set; set it, for example to mongodb://host:27017/database?replicaSet=rs0";
             rules.wrong("mongo.uri", detail);
             return None;
         };
