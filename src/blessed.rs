@@ -12,5 +12,5 @@ pub(crate) fn compare(file: &str, expected: &str) {
         std::fs::write(&path, expected).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap();
-    assert!(found == expected, "{file} is out of date: POSTRIDER_BLESS=1 writes it anew");
+    assert!(found == expected, "{file} is out of date; write it again with POSTRIDER_BLESS=1");
 }

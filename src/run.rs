@@ -58,7 +58,7 @@ const LANE: &str = "a lane of the event store";
 const SEQUENCER: &str = "the sequencer of the feed";
 
 /// Name of a part, for the error when it ends on its own.
-const PUSHER: &str = "the copying of subscriptions";
+const PUSHER: &str = "the pusher of subscriptions";
 
 /// Interval of histogram upkeep if no client scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub async fn run(
         warn!("{warning}");
     }
     let health = Health::default();
-    health.set("store", HealthPart::down("MongoDB was not reached yet"));
+    health.set("store", HealthPart::down("not connected to MongoDB yet"));
     let ops = OpsServer::bind(&plan.ops_listen).await?;
     info!(address = %ops.address(), "serving /livez, /readyz, /metrics and /blocked-keys");
     let blocked = BlockedKeys::default();
@@ -194,13 +194,13 @@ fn report_start(plan: &Resolved, id: InstanceId) {
 
 /// Lives without a relay: for the API alone.
 async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<(), RunError> {
-    info!("relay.enabled = false: nothing is relayed");
+    info!("relay.enabled = false: this instance relays no records");
     let ended = tokio::select! {
         () = stop.cancelled() => Ok(()),
         _ = &mut instance.beating => Err(RunError::Uninvited("the heartbeat")),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
-        _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
+        _ = &mut instance.erasing => Err(RunError::Uninvited("the eraser of streams")),
         () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
     };
     // (No records are drained: there is time.)
@@ -239,9 +239,9 @@ async fn relay(
         replaced = until_replaced(&mut instance.name_keeper) => Err(RunError::Replaced(replaced)),
         () = until_broken(instance.events.as_ref()) => Err(RunError::Uninvited(LANE)),
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
-        _ = &mut instance.erasing => Err(RunError::Uninvited("the completion of erasures")),
+        _ = &mut instance.erasing => Err(RunError::Uninvited("the eraser of streams")),
         () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
-        () = keeping => Err(RunError::Uninvited("the keeper of this instance's share")),
+        () = keeping => Err(RunError::Uninvited("the refresh of owned partitions")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = follow(follower, health, stop) => {
             Err(RunError::Uninvited("the follower of the change stream"))
@@ -257,7 +257,7 @@ async fn relay(
         instance.sign_off().await;
     }
     if ended.is_ok() {
-        info!("stopped: everything in flight was settled or released");
+        info!("stopped; all records in flight were settled or released");
     }
     ended
 }

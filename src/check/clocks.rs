@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::check::finding::Finding;
 use crate::check::members::{MemberClock, SetMember};
 
-const NAME: &str = "clocks";
+pub(super) const NAME: &str = "clocks";
 
 /// The finding: how far the slowest clock is certainly behind the fastest.
 pub(super) fn report(members: &[SetMember], allowed: Duration) -> Finding {
@@ -28,7 +28,7 @@ pub(super) fn report(members: &[SetMember], allowed: Duration) -> Finding {
         return Finding::good(NAME, format!("not compared{unasked}"));
     };
     if clocks.len() == 1 {
-        let detail = if silent.is_empty() { "one member, one clock" } else { "one member asked" };
+        let detail = if silent.is_empty() { "one member, one clock" } else { "one member reached" };
         return Finding::good(NAME, format!("{detail}{unasked}"));
     }
     let apart = fast.ahead - slow.ahead;
@@ -36,15 +36,16 @@ pub(super) fn report(members: &[SetMember], allowed: Duration) -> Finding {
     let allowed_millis = i64::try_from(allowed.as_millis()).unwrap_or(i64::MAX);
     if certainly > allowed_millis {
         let detail = format!(
-            "the clock of {last} is {apart} ms ahead of that of {first}, a third of the lease is \
-             {allowed:?}{unasked}"
+            "the clock of {last} is {apart} ms ahead of the clock of {first}; at most {allowed:?}, a \
+             third of relay.lease, is allowed{unasked}"
         );
-        let remedy = "synchronise the clocks of the members (NTP), or raise relay.lease: after a \
-                      failover leases would end too soon or too late";
+        let remedy = "synchronise the clocks of the members (NTP), or raise relay.lease; otherwise leases \
+                      expire too early or too late after a failover";
         return Finding::bad(NAME, detail, remedy);
     }
     let within = apart.max(fast.unsure + slow.unsure);
-    let detail = format!("{} members within {within} ms, {allowed:?} is allowed", clocks.len());
+    let detail =
+        format!("{} members within {within} ms; at most {allowed:?} is allowed", clocks.len());
     Finding::good(NAME, format!("{detail}{unasked}"))
 }
 
@@ -68,7 +69,7 @@ mod tests {
         let near = judged(&[member("a", 0, 1), member("b", 9_900, 1)]);
         let slow = judged(&[member("a", 0, 1), member("b", 10_100, 200)]);
 
-        assert!(!far.ok && far.detail.contains("clock of b is 10100 ms ahead of that of a"));
+        assert!(!far.ok && far.detail.contains("clock of b is 10100 ms ahead of the clock of a"));
         assert!(near.ok && slow.ok, "{near:?} {slow:?}");
     }
 

@@ -16,10 +16,13 @@ pub(super) const NAME: &str = "context";
 pub(super) async fn probe(plan: &Resolved, client: &Client) -> Result<Finding, StoreError> {
     let name = &plan.context.name;
     match Context::new(client.clone(), plan.context.clone()).guard().await {
-        Ok(()) => Ok(Finding::good(NAME, format!("{name:?} has its databases, or may take them"))),
+        Ok(()) => Ok(Finding::good(
+            NAME,
+            format!("context {name:?} owns its databases, or can claim them"),
+        )),
         Err(SchemaError::Store(error)) => Err(error),
         Err(error) => {
-            let remedy = "mend events.context, or name other databases: one has one context";
+            let remedy = "correct events.context, or use other databases: each database belongs to one context";
             Ok(Finding::bad(NAME, error.to_string(), remedy))
         }
     }

@@ -16,7 +16,7 @@ pub(super) const NAME: &str = "feed";
 pub(super) fn sharded() -> Finding {
     Finding::bad(
         NAME,
-        "a sharded cluster has no common order of events, and `run` refuses the feed there",
+        "MongoDB is a sharded cluster, which has no common order of events; `run` refuses to start with the feed",
         "set feed.enabled = false, or use a replica set",
     )
 }
@@ -34,7 +34,7 @@ pub(super) async fn probe(plan: &Resolved, client: &Client) -> Result<Finding, S
 }
 
 const SCHEMA_REMEDY: &str =
-    "run `postrider schema apply --aggregate NAME`, which tells what is in the way";
+    "run `postrider schema apply --aggregate NAME`, which reports the conflict";
 
 fn judge(report: &FeedReport, makes_indexes: bool) -> Finding {
     let mut detail = describe(report);
@@ -52,7 +52,7 @@ fn judge(report: &FeedReport, makes_indexes: bool) -> Finding {
     if can_be_made && makes_indexes {
         let subjects: Vec<&str> =
             different.iter().map(|(_, difference)| difference.subject.as_str()).collect();
-        detail = format!("{detail}; made by `run`: {}", subjects.join(", "));
+        detail = format!("{detail}; `run` creates: {}", subjects.join(", "));
         return Finding::good(NAME, detail);
     }
     let names: Vec<String> =
@@ -61,18 +61,19 @@ fn judge(report: &FeedReport, makes_indexes: bool) -> Finding {
     let remedy = if can_be_made {
         format!("{remedy}, or set outbox.auto_init_schema = true")
     } else {
-        format!("{remedy}, which tells what is in the way and how to remove it")
+        format!("{remedy}, which reports the conflict and how to resolve it")
     };
     Finding::bad(NAME, format!("{detail}; events get no positions: {}", lines.join("; ")), remedy)
 }
 
 fn describe(report: &FeedReport) -> String {
     let Some(state) = &report.state else {
-        return "there is none yet: the first `run` with feed.enabled = true creates it".to_owned();
+        return "the feed does not exist yet; the first `run` with feed.enabled = true creates it"
+            .to_owned();
     };
     let owner = match &state.owner {
         Some(owner) if report.is_owned => format!("process {owner} assigns positions"),
-        _ => "no process assigns positions at present: `run` does".to_owned(),
+        _ => "no process assigns positions at present; `run` does".to_owned(),
     };
     format!("feed {}, head {}; {owner}", state.feed, state.head)
 }
@@ -115,11 +116,11 @@ mod tests {
         let needed = judge(&report(missing(Some("createIndex")), true), false);
         let conflicting = judge(&report(missing(None), true), true);
 
-        assert!(made.ok && made.detail.contains("made by `run`: index position_1"), "{made:?}");
+        assert!(made.ok && made.detail.contains("`run` creates: index position_1"), "{made:?}");
         for found in [&needed, &conflicting] {
             assert!(!found.ok && found.remedy.contains("apply --aggregate order"), "{found:?}");
         }
         assert!(needed.remedy.contains("outbox.auto_init_schema"), "{needed:?}");
-        assert!(conflicting.remedy.contains("in the way"), "{conflicting:?}");
+        assert!(conflicting.remedy.contains("the conflict"), "{conflicting:?}");
     }
 }

@@ -12,8 +12,10 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Finding {
     /// The check: its name does not change between versions.
     pub name: String,
-    /// Whether it is as `run` needs it.
+    /// Whether it is as `run` needs it; `false` if it was skipped.
     pub ok: bool,
+    /// Whether it was not checked, since another check failed; `detail` says which.
+    pub skipped: bool,
     /// The state; never a secret.
     pub detail: String,
     /// What to do; empty if nothing is wrong, or `detail` says it.
@@ -23,7 +25,8 @@ pub struct Finding {
 impl Finding {
     /// A check that passed.
     pub fn good(name: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), ok: true, detail: detail.into(), remedy: String::new() }
+        let (detail, remedy) = (detail.into(), String::new());
+        Self { name: name.into(), ok: true, skipped: false, detail, remedy }
     }
 
     /// A check that failed.
@@ -32,6 +35,12 @@ impl Finding {
         detail: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self { name: name.into(), ok: false, detail: detail.into(), remedy: remedy.into() }
+        let (detail, remedy) = (detail.into(), remedy.into());
+        Self { name: name.into(), ok: false, skipped: false, detail, remedy }
+    }
+
+    /// A check that was not made; `why` begins with `since`.
+    pub fn skipped(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { skipped: true, ..Self::bad(name, why, "") }
     }
 }

@@ -13,7 +13,7 @@
 //! | `members`, `clocks` | whether the members' clocks agree |
 //! | `schema` | whether the schema exists, or will be created |
 //! | `privileges` | whether the user may do all that `run` does |
-//! | `context` | whether a database of the append path belongs to another context |
+//! | `context` | whether a database of the event store belongs to another context |
 //! | `feed` | what the feed needs, and its state |
 //! | `sinks` | whether brokers are reached, and have the configured destinations |
 
@@ -49,7 +49,7 @@ pub async fn probe(plan: &Resolved) -> Vec<Finding> {
         Err(error) => Finding::bad(
             "ops.listen",
             chain(&error),
-            "free the port (a running postrider holds it), or change ops.listen",
+            "stop the process that uses the port (is `postrider run` running?), or change ops.listen",
         ),
     });
     if let Some((api, tokens)) = &plan.api {
@@ -59,13 +59,13 @@ pub async fn probe(plan: &Resolved) -> Vec<Finding> {
                 Err(error @ StartError::Bind(_)) => Finding::bad(
                     "api.listen",
                     chain(&error),
-                    "free the port (a running postrider holds it), change api.listen, or set \
-                 api.enabled = false",
+                    "stop the process that uses the port (is `postrider run` running?), change \
+                     api.listen, or set api.enabled = false",
                 ),
                 Err(error @ StartError::Tls(_)) => Finding::bad(
                     "api.tls",
                     chain(&error),
-                    "put a certificate and its private key there, both in PEM",
+                    "set api.tls.cert_file to a certificate and api.tls.key_file to its private key, both in PEM",
                 ),
             },
         );

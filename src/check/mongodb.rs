@@ -17,19 +17,19 @@ use crate::telemetry::chain;
 
 const NAME: &str = "mongodb";
 
-const STANDALONE: &str = "a standalone server: what an application writes there beside a record is \
-                          in no transaction with it, and no change stream tells of it";
+const STANDALONE: &str = "MongoDB is a standalone server, which has neither transactions nor change \
+                          streams: a record is not written atomically with the application's change";
 
-/// All findings about MongoDB; without the first one there are no others.
+/// All findings about MongoDB. Without the first one the others are skipped.
 pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     let reaching = connect::reach(&plan.mongo, &plan.database);
     // The driver times out first, with a better error, unless the URI says otherwise.
     let (client, topology) = match timeout(PROBE_TIMEOUT + PROBE_TIMEOUT / 5, reaching).await {
         Ok(Ok(reached)) => reached,
-        Ok(Err(error)) => return unreached(plan, &error).await,
+        Ok(Err(error)) => return with_skipped(plan, unreached(plan, &error).await),
         Err(_) => {
             let detail = format!("{} does not answer within {PROBE_TIMEOUT:?}", plan.mongo);
-            return vec![Finding::bad(NAME, detail, UNREACHED)];
+            return with_skipped(plan, vec![Finding::bad(NAME, detail, UNREACHED)]);
         }
     };
     let kind = match &topology {
@@ -37,7 +37,7 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
         Topology::ReplicaSet(name) => format!("replica set {name}"),
         Topology::Sharded => "a sharded cluster".to_owned(),
     };
-    let mut findings = vec![Finding::good(NAME, format!("reached, {kind}"))];
+    let mut findings = vec![Finding::good(NAME, format!("connected; {kind}"))];
     let admin = client.database("admin");
     let collections = Collections::new(client.clone(), &plan.database, &plan.prefix);
     let (version, deployment, (schema, privileges), append, feed) = join5(
@@ -67,15 +67,20 @@ async fn feed(
     match topology {
         _ if plan.feed.is_none() => Vec::new(),
         Topology::Sharded => vec![feed::sharded()],
-        // Another finding has the remedy.
-        Topology::Standalone => Vec::new(),
+        Topology::Standalone => [privileges::FEED, feed::NAME]
+            .map(|name| Finding::skipped(name, "since MongoDB is a standalone server"))
+            .into(),
         Topology::ReplicaSet(_) => {
             let privileges = bounded(privileges::FEED, privileges::probe_feed(plan, admin)).await;
             let state = bounded(feed::NAME, feed::probe(plan, client)).await;
             // Without its privileges the state may be unknown for that reason alone.
             let is_known = privileges.ok || state.ok;
-            let mut findings = vec![privileges];
-            findings.extend(is_known.then_some(state));
+            let state = if is_known {
+                state
+            } else {
+                Finding::skipped(feed::NAME, "since privileges of the feed are missing")
+            };
+            let mut findings = vec![privileges, state];
             if !plan.events_enabled && is_known {
                 findings.push(bounded(context::NAME, context::probe(plan, client)).await);
             }
@@ -92,7 +97,9 @@ async fn append_path(plan: &Resolved, client: &Client, admin: &Database) -> Vec<
     let privileges = bounded(privileges::APPEND, privileges::probe_append(plan, admin)).await;
     // Without these the context of the databases cannot be read.
     if !privileges.ok {
-        return vec![privileges];
+        let skipped =
+            Finding::skipped(context::NAME, "since privileges of the append path are missing");
+        return vec![privileges, skipped];
     }
     vec![privileges, bounded(context::NAME, context::probe(plan, client)).await]
 }
@@ -102,8 +109,8 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
     if error.code() != Some(UNAUTHORIZED) {
         return vec![Finding::bad(NAME, chain(error), remedy(error))];
     }
-    let remedy = "name a user in mongo.uri who may use the database: `postrider schema print \
-                  --roles` makes the roles for that";
+    let remedy = "set a user in mongo.uri with privileges on the database; `postrider schema print \
+                  --roles` prints the roles";
     let mut findings = vec![Finding::bad(NAME, chain(error), remedy)];
     if let Ok(client) = connect::client(&plan.mongo).await {
         let admin = client.database("admin");
@@ -112,6 +119,22 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
             bounded(privileges::NAME, privileges::probe(plan, &admin, &missing_actions)).await;
         // Without a login the missing privileges are unknown.
         findings.extend((!privileges.ok).then_some(privileges));
+    }
+    findings
+}
+
+/// These findings, with all others skipped that need a server.
+fn with_skipped(plan: &Resolved, mut findings: Vec<Finding>) -> Vec<Finding> {
+    let relay =
+        ["mongodb version", replica_set::NAME, clocks::NAME, schema::NAME, privileges::NAME];
+    let append = [privileges::APPEND, context::NAME];
+    let feed = [privileges::FEED, feed::NAME];
+    let append = append.into_iter().filter(|_| plan.events_enabled);
+    let feed = feed.into_iter().filter(|_| plan.feed.is_some());
+    for name in relay.into_iter().chain(append).chain(feed) {
+        if findings.iter().all(|finding| finding.name != name) {
+            findings.push(Finding::skipped(name, "since MongoDB was not reached"));
+        }
     }
     findings
 }
@@ -128,7 +151,7 @@ async fn deployment(
             replica_set::NAME,
             STANDALONE,
             "make it a replica set of one member: start mongod with --replSet rs0, and run \
-             rs.initiate() in mongosh; a relay runs here, and an append path does not",
+             rs.initiate() in mongosh; the relay runs on a standalone server, the event store does not",
         )],
         Topology::Sharded => {
             vec![bounded(shard_key::NAME, shard_key::probe(admin, collections)).await]
@@ -146,7 +169,7 @@ async fn deployment(
 
 /// The primary's `hello`; empty if it is gone.
 async fn bounded_hello(admin: &Database) -> Document {
-    let asking = ask(admin, "ask for the members", doc! { "hello": 1 });
+    let asking = ask(admin, "read the members of the replica set", doc! { "hello": 1 });
     timeout(PROBE_TIMEOUT, asking).await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
@@ -158,7 +181,7 @@ async fn bounded(
     match timeout(PROBE_TIMEOUT, finding).await {
         Ok(Ok(finding)) => finding,
         Ok(Err(error)) => Finding::bad(name, chain(&error), remedy(&error)),
-        Err(_) => Finding::bad(name, format!("no answer within {PROBE_TIMEOUT:?}"), UNREACHED),
+        Err(_) => Finding::bad(name, format!("no response within {PROBE_TIMEOUT:?}"), UNREACHED),
     }
 }
 
@@ -174,7 +197,7 @@ async fn schema_and_privileges(
         bounded(privileges::NAME, privileges::probe(plan, admin, &missing_actions)).await;
     let schema = match found {
         None => {
-            Finding::bad(schema::NAME, format!("no answer within {PROBE_TIMEOUT:?}"), UNREACHED)
+            Finding::bad(schema::NAME, format!("no response within {PROBE_TIMEOUT:?}"), UNREACHED)
         }
         Some(Ok(differences)) if differences.is_empty() => {
             bounded(schema::NAME, schema::check_order(collections)).await
@@ -188,18 +211,19 @@ async fn schema_and_privileges(
 /// MongoDB's code for a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
-const UNREACHED: &str = "start MongoDB, or mend the hosts, replicaSet and TLS options of mongo.uri";
+const UNREACHED: &str =
+    "start MongoDB, or correct the hosts, replicaSet and TLS options of mongo.uri";
 
 /// The remedy of an error of MongoDB.
 fn remedy(error: &StoreError) -> &'static str {
     match error {
         error if error.code() == Some(UNAUTHORIZED) => {
-            "give the user what the finding `privileges` tells to be missing"
+            "grant the user the privileges that the check `privileges` lists"
         }
-        error if error.is_refusal() => "mend user, password or authSource in mongo.uri",
+        error if error.is_refusal() => "correct the user, password or authSource in mongo.uri",
         error if mentions(error, &["certificate", "tls", "ssl"]) => {
-            "mend the TLS options of mongo.uri (tls, tlsCAFile, tlsCertificateKeyFile), or the \
-             server's certificate"
+            "correct the TLS options of mongo.uri (tls, tlsCAFile, tlsCertificateKeyFile), or the \
+             certificate of the server"
         }
         _ => UNREACHED,
     }

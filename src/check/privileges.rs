@@ -46,9 +46,9 @@ async fn ask(
 ) -> Result<Finding, StoreError> {
     Ok(match access(admin, &Wanted::by(plan, part)).await? {
         Access::Open => {
-            Finding::good(name, "there is no access control: everybody may do everything")
+            Finding::good(name, "access control is disabled: every client has all privileges")
         }
-        Access::Enough(who) => Finding::good(name, format!("{who} may do all that is needed")),
+        Access::Enough(who) => Finding::good(name, format!("{who} has all required privileges")),
         Access::Lacking(lacking) => Finding::bad(name, lacking.to_string(), lacking.remedy()),
     })
 }

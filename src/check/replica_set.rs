@@ -13,7 +13,7 @@ use crate::store::connect::ask;
 pub(super) const NAME: &str = "replica set";
 
 const REMEDY: &str =
-    "start the members that are down: until a majority has a write, nothing more is delivered";
+    "start the members that are down; nothing is delivered without a majority of members";
 
 /// Decides by the primary's view of the members; without the privilege for it, by direct answers.
 pub(super) async fn probe(
@@ -22,7 +22,7 @@ pub(super) async fn probe(
     hello: &Document,
     members: &[SetMember],
 ) -> Result<Finding, StoreError> {
-    match ask(admin, "ask for the members' states", doc! { "replSetGetStatus": 1 }).await {
+    match ask(admin, "read the states of the members", doc! { "replSetGetStatus": 1 }).await {
         Ok(status) => Ok(by_status(&status)),
         Err(error) if error.is_refusal() => {
             let direct = ConnectionString::parse(&*plan.mongo.uri_with_login())
@@ -62,13 +62,13 @@ fn by_answers(hello: &Document, members: &[SetMember], direct: bool) -> Finding 
         .iter()
         .filter(|member| !is_up(member))
         .map(|member| match member.answer {
-            None => format!("{} does not answer us", member.host),
+            None => format!("{} does not respond", member.host),
             Some(_) => format!("{} is neither primary nor secondary", member.host),
         })
         .collect();
     if up < needed && (direct || up == 0) {
         let detail = format!(
-            "there is a primary; how the others are is not known here ({})",
+            "a primary was reached; the state of the other members is unknown ({})",
             silent.join(", ")
         );
         return Finding::good(NAME, detail);
@@ -77,7 +77,7 @@ fn by_answers(hello: &Document, members: &[SetMember], direct: bool) -> Finding 
 }
 
 fn report(up: usize, all: usize, needed: usize, down: &[String]) -> Finding {
-    let mut detail = format!("{up} of {all} members are up with the data, {needed} are needed");
+    let mut detail = format!("{up} of {all} members with data are up; {needed} are required");
     if !down.is_empty() {
         detail = format!("{detail}: {}", down.join(", "));
     }
@@ -122,7 +122,7 @@ mod tests {
         let tunnel = by_answers(&hello, &[member("a", None), member("b", None)], false);
 
         assert!(!frozen.ok && !starting.ok, "{frozen:?} {starting:?}");
-        assert!(direct.ok && direct.detail.contains("not known here"), "{direct:?}");
+        assert!(direct.ok && direct.detail.contains("is unknown"), "{direct:?}");
         assert!(well.ok && tunnel.ok, "{well:?} {tunnel:?}");
     }
 }

@@ -50,22 +50,22 @@ pub(super) async fn check_order(collections: &Collections) -> Result<Finding, St
         },
         "verbosity": "queryPlanner",
     };
-    let plan = ask(collections.database(), "explain a read", explain).await.map(Bson::Document);
+    let plan = ask(collections.database(), "explain a query", explain).await.map(Bson::Document);
     match plan {
         Ok(plan) if is_multikey(&plan) => Ok(Finding::bad(
             NAME,
             format!(
-                "{LANE_INDEX} is multikey, since a record's partition is or was an array: MongoDB \
+                "{LANE_INDEX} is multikey, since the partition of a record is or was an array: MongoDB \
                  sorts each page of pending records in memory"
             ),
             format!(
-                "correct or discard what has {{ partition: {{ $type: \"array\" }} }}; then stop the \
-                 relays, drop {LANE_INDEX} and run `postrider schema apply`"
+                "correct or discard records with {{ partition: {{ $type: \"array\" }} }}; then stop all \
+                 instances, drop {LANE_INDEX} and run `postrider schema apply`"
             ),
         )),
         // Another finding names the missing privileges.
         Err(error) if !error.is_refusal() => Err(error),
-        Ok(_) | Err(_) => Ok(Finding::good(NAME, "as it should be")),
+        Ok(_) | Err(_) => Ok(Finding::good(NAME, "complete")),
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn report(plan: &Resolved, found: Differences) -> Result<Finding, Sto
     Ok(match (all_can_be_made, plan.auto_init_schema) {
         (true, true) => {
             let made: Vec<String> = differences.iter().map(describe).collect();
-            Finding::good(NAME, format!("made at start: {}", made.join(", ")))
+            Finding::good(NAME, format!("`run` creates: {}", made.join(", ")))
         }
         (true, false) => Finding::bad(
             NAME,
@@ -108,7 +108,7 @@ pub(super) fn report(plan: &Resolved, found: Differences) -> Result<Finding, Sto
         (false, _) => Finding::bad(
             NAME,
             lines,
-            "run `postrider schema apply`, which tells what is in the way and how to remove it",
+            "run `postrider schema apply`, which reports the conflict and how to resolve it",
         ),
     })
 }

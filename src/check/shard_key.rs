@@ -29,8 +29,8 @@ pub(super) async fn probe(
         Err(error) if error.is_refusal() => Ok(Finding::good(
             NAME,
             format!(
-                "not known: the user may not read config.collections; if {records} is sharded, \
-                 its shard key is to be {{key: \"hashed\"}}"
+                "unknown, since the user has no privilege to read config.collections; if {records} is \
+                 sharded, its shard key must be {{key: \"hashed\"}}"
             ),
         )),
         Err(error) => Err(error),
@@ -39,13 +39,14 @@ pub(super) async fn probe(
 
 fn report(records: &str, found: Option<&Document>) -> Finding {
     let Some(key) = found.and_then(|found| found.get_document("key").ok()) else {
-        return Finding::good(NAME, format!("{records} is not sharded: it lives on one shard"));
+        return Finding::good(NAME, format!("{records} is not sharded"));
     };
     if *key == (doc! { KEY: "hashed" }) {
         return Finding::good(NAME, "{key: \"hashed\"}");
     }
-    let detail = format!("{records} is sharded by {key}: records of one key may lie apart");
-    let remedy = format!("reshard it: sh.reshardCollection({records:?}, {{ key: \"hashed\" }})");
+    let detail =
+        format!("{records} is sharded by {key}: records of one key may be on different shards");
+    let remedy = format!("run sh.reshardCollection({records:?}, {{ key: \"hashed\" }})");
     Finding::bad(NAME, detail, remedy)
 }
 

@@ -27,14 +27,16 @@ async fn probe_one(plan: &Resolved, name: &SinkName, configured: &ConfiguredSink
     let part = format!("sink {name}");
     let sink = match run::build(name, &configured.for_check(PROBE_TIMEOUT)) {
         Ok(sink) => sink,
-        Err(error) => return vec![Finding::bad(part, error.to_string(), "change its settings")],
+        Err(error) => {
+            return vec![Finding::bad(part, error.to_string(), format!("correct sinks.{name}"))];
+        }
     };
     let findings = async {
         let found = match sink.check().await {
             Ok(found) => found,
             Err(down) => {
                 let remedy = remedy(name, configured, &down);
-                return vec![Finding::bad(part.as_str(), down.cause(), remedy)];
+                return unreached(&part, configured, down.cause(), remedy);
             }
         };
         let mut findings = vec![Finding::good(part.as_str(), found)];
@@ -42,12 +44,25 @@ async fn probe_one(plan: &Resolved, name: &SinkName, configured: &ConfiguredSink
         findings
     };
     let findings = timeout(PROBE_TIMEOUT * 2, findings).await.unwrap_or_else(|_| {
-        let down = SinkDown::new(format!("no answer within {:?}", PROBE_TIMEOUT * 2));
-        vec![Finding::bad(part.as_str(), down.cause(), remedy(name, configured, &down))]
+        let down = SinkDown::new(format!("no response within {:?}", PROBE_TIMEOUT * 2));
+        unreached(&part, configured, down.cause(), remedy(name, configured, &down))
     });
     // It may have stopped answering; the process ends soon.
     let _ = timeout(PROBE_TIMEOUT, sink.close()).await;
     findings
+}
+
+/// The finding of a sink that is down; its destinations are skipped.
+fn unreached(
+    part: &str,
+    configured: &ConfiguredSink,
+    cause: impl Into<String>,
+    remedy: String,
+) -> Vec<Finding> {
+    let why = format!("since {part} was not reached");
+    let destinations = configured.kind.destination();
+    let skipped = destinations.map(|_| Finding::skipped(format!("{part} destinations"), why));
+    std::iter::once(Finding::bad(part, cause, remedy)).chain(skipped).collect()
 }
 
 fn remedy(name: &SinkName, configured: &ConfiguredSink, down: &SinkDown) -> String {
@@ -85,11 +100,11 @@ async fn destinations(
             destination => format!("{kind} {destination:?}"),
         };
         match sink.look_up(destination).await {
-            Ok(()) => report.push(format!("{shown} is there")),
+            Ok(()) => report.push(format!("{shown} exists")),
             Err(PublishError { failure: PublishFailure::Retryable, .. })
                 if declared.contains(&destination) =>
             {
-                report.push(format!("{shown} is made at start (declare)"));
+                report.push(format!("`run` creates {shown} (declare)"));
             }
             Err(error) => missing.push(format!("{shown}: {error}")),
         }
@@ -102,8 +117,8 @@ async fn destinations(
             part,
             missing.join("; "),
             format!(
-                "make what is missing, list it in sinks.{name}.declare, or change where the \
-                 configuration names it (sinks.{name}, routes, relay.dead_letter)"
+                "create it, list it in sinks.{name}.declare, or change the destination in the \
+                 configuration (sinks.{name}, routes, relay.dead_letter)"
             ),
         )
     })

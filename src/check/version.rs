@@ -18,22 +18,22 @@ const TESTED_VERSION: &str = "6.0";
 
 /// Reads the version, which needs no privilege.
 pub(super) async fn probe(admin: &Database) -> Result<Finding, StoreError> {
-    Ok(report(&ask(admin, "ask for the version", doc! { "buildInfo": 1 }).await?))
+    Ok(report(&ask(admin, "read the version of MongoDB", doc! { "buildInfo": 1 }).await?))
 }
 
 fn report(info: &Document) -> Finding {
     let version = info.get_str("version").unwrap_or("unknown");
     let mut numbers = version.split('.').map_while(|part| part.parse::<i64>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
-        return Finding::good(NAME, format!("{version}: not known to Postrider"));
+        return Finding::good(NAME, format!("{version}, which Postrider does not know"));
     };
     if (major, minor) < MIN_VERSION {
-        let detail = format!("{version} has no snapshot reads, on which order rests");
+        let detail = format!("{version} has no snapshot reads, which ordered delivery requires");
         let remedy =
             format!("upgrade MongoDB to 5.0 or newer; Postrider is tested with {TESTED_VERSION}");
         return Finding::bad(NAME, detail, remedy);
     }
-    Finding::good(NAME, format!("{version} (5.0 or newer is needed)"))
+    Finding::good(NAME, format!("{version} (5.0 or newer is required)"))
 }
 
 #[cfg(test)]

@@ -14,17 +14,17 @@ use crate::events::{Append, AppendError, Trace};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The kind of aggregate, such as order
+    /// Aggregate name, for example order
     name: String,
-    /// The aggregate
+    /// Aggregate id
     id: String,
-    /// The version before this append: a number, any, none or exists
-    #[arg(long, value_name = "V")]
+    /// Version before this append: a number, any, none or exists
+    #[arg(long, value_name = "VERSION")]
     expected_version: Option<String>,
-    /// Identifies the request: the same again is answered with what came of the first
-    #[arg(long, value_name = "R")]
+    /// Idempotency key: a repeated request with the same id returns the result of the first one
+    #[arg(long, value_name = "ID")]
     request_id: Option<String>,
-    /// A JSON body as over HTTP, {"requestId", "events": [{"name", "body"}]}; - is standard input
+    /// File with the JSON body of the HTTP API, {"events": [{"name": …, "body": …}]}; - reads standard input
     #[arg(value_name = "FILE", default_value = "-")]
     file: String,
 }
@@ -52,7 +52,7 @@ fn read(options: &Options) -> Result<Append, Failure> {
         }
         file => std::fs::read_to_string(file),
     };
-    let text = text.with_context(|| format!("{} cannot be read", options.file))?;
+    let text = text.with_context(|| format!("cannot read {}", options.file))?;
     let mut members = Document::new();
     if let Some(version) = &options.expected_version {
         match version.parse::<i64>() {

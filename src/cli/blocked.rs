@@ -8,22 +8,21 @@ use serde_json::Value;
 
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::healthcheck::{ask, reachable};
-use crate::cli::output::{self, Format};
+use crate::cli::output::{self, Format, OutputArgs};
 
 /// Far above a thousand keys with their blockers.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// Only this key
+    /// Show only this key
     #[arg(long)]
     key: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Maximum number of keys, from 1 to 1000
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// How it is shown
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
@@ -38,8 +37,8 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
             let line = format!("http://{address}{page}: {} {body}", status.as_u16());
             return Err(Failure::Failed(anyhow!(line)));
         }
-        let answer: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
-        match options.output {
+        let answer: Value = serde_json::from_str(&body).context("the response is not JSON")?;
+        match options.output.output {
             Format::Json => output::json(&answer),
             Format::Table => table(&answer),
         }
@@ -57,7 +56,9 @@ fn table(answer: &Value) -> Result<(), Failure> {
     let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
     output::table(&COLUMNS, &rows)?;
     match answer["truncated"].as_bool() {
-        Some(true) => output::text("there are more: raise --limit, or name one with --key\n"),
+        Some(true) => {
+            output::text("more keys are blocked: raise --limit, or select one with --key\n")
+        }
         _ => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use crate::cli::output;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 

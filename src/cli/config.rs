@@ -8,7 +8,10 @@ use crate::config::print::print;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print the whole configuration, with where each value came from; secrets as ***
+    /// Print the configuration in force, with the origin of each value. Secrets are printed as ***
+    #[command(
+        after_help = "Example:\n  postrider config print -c postrider.toml --set relay.batch_size=100"
+    )]
     Print,
 }
 

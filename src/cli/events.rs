@@ -10,13 +10,19 @@ use crate::events::{AppendError, EndError, PendingRecords, StreamEnding};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// End a stream: no further appends, no reads of its events, and its snapshot is deleted
+    /// End a stream: refuse further appends and reads, and delete its snapshot
+    #[command(
+        after_help = "Example:\n  postrider events end order o-1 --request-id merge-o-1 --reason 'merged into o-2'"
+    )]
     End(EndOptions),
-    /// Erase a stream: end it, and empty its events, its snapshot and its outbox records
+    /// Erase a stream: end it, and remove the content of its events, snapshot and outbox records
+    #[command(
+        after_help = "Example:\n  postrider events erase customer c-7 --request-id erase-c-7 --reason 'request 4711' --actor ann"
+    )]
     Erase {
         #[command(flatten)]
         end: EndOptions,
-        /// Remove the records that were not delivered yet, instead of delivering them first
+        /// Discard pending records of the stream instead of delivering them first
         #[arg(long)]
         discard_pending: bool,
     },
@@ -24,17 +30,17 @@ pub(super) enum Command {
 
 #[derive(Debug, Args)]
 pub(super) struct EndOptions {
-    /// The kind of aggregate, such as order
+    /// Aggregate name, for example order
     name: String,
-    /// The aggregate
+    /// Aggregate id
     id: String,
-    /// Identifies the request: the same again is answered with what came of the first
-    #[arg(long, value_name = "R")]
+    /// Idempotency key: a repeated request with the same id returns the result of the first one
+    #[arg(long, value_name = "ID")]
     request_id: String,
-    /// Why: it is in the event and in the log
+    /// Reason, stored in the final event and logged
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who asks for it: in the event and in the log
+    /// Person or system that requests it, stored in the final event and logged
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
 }

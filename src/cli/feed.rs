@@ -13,11 +13,12 @@ use crate::store::dates::rfc3339;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Show its id and head, who assigns positions, and what waits for one
+    /// Show the feed's id and head, the process that assigns positions, and waiting appends
     Status(OutputArgs),
-    /// Change its id, after a restore: readers and subscriptions must begin at position 0 again
+    /// Give the feed a new id after a restore: readers and subscriptions must start again at position 0
+    #[command(after_help = "Example:\n  postrider feed renew --yes")]
     Renew {
-        /// Do it without being asked again: always needed
+        /// Confirm the change (required)
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -27,9 +28,9 @@ pub(super) enum Command {
 
 pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
     if let Command::Renew { yes: false, .. } = command {
-        let detail = "renew gives the feed another id: every reader and subscription with a position \
-                      of the present one is refused (409 wrong_feed) and must begin at position 0 \
-                      again; after a restore that is right: add --yes";
+        let detail = "feed renew: gives the feed a new id, so that every reader and subscription with a \
+                      position of the old id is refused (409 wrong_feed) and must start again at \
+                      position 0; after a restore, add --yes";
         return Err(Failure::Usage(vec![detail.to_owned()]));
     }
     let plan = global.resolve_without_relay()?;
@@ -38,13 +39,13 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
         let feed = Feed::new(Context::new(client, plan.context.clone()));
         match command {
             Command::Status(args) => {
-                let report = feed.report().await.context("the feed cannot be read")?;
+                let report = feed.report().await.context("cannot read the feed")?;
                 let backlog = feed.backlog(&report).await;
-                let backlog = backlog.context("what has no position cannot be counted")?;
+                let backlog = backlog.context("cannot count the appends without a position")?;
                 show(&status(&report, &backlog), args.output)
             }
             Command::Renew { output, .. } => {
-                let renewed = feed.renew().await.context("the feed cannot be renewed")?;
+                let renewed = feed.renew().await.context("cannot renew the feed")?;
                 show(&json!({ "feed": renewed.feed, "head": renewed.head }), output.output)
             }
         }
@@ -90,5 +91,5 @@ fn show(status: &Value, format: Format) -> Result<(), Failure> {
         };
         vec![name.clone(), text]
     });
-    output::table(&["what", "value"], &rows.collect::<Vec<_>>())
+    output::table(&["field", "value"], &rows.collect::<Vec<_>>())
 }

@@ -10,11 +10,14 @@ use crate::partition::fleet::Fleet;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum RelayCommand {
-    /// Stop publishing, on all instances and until resumed, whatever restarts
+    /// Pause publishing on all instances. The pause persists across restarts
     Pause,
-    /// Continue to lease and publish records
+    /// Resume publishing on all instances
     Resume,
-    /// The keys that the `run` of the same configuration has found blocked, and by which record
+    /// List the blocked keys that the local `postrider run` has found, and the blocker of each
+    #[command(
+        after_help = "Examples:\n  postrider relay blocked-keys --limit 10\n  postrider relay blocked-keys --key o-1 --output json"
+    )]
     BlockedKeys(blocked::Options),
 }
 
@@ -41,19 +44,19 @@ pub(super) fn run(global: &GlobalArgs, request: FleetRequest) -> Result<(), Fail
         let fleet = Fleet::new(collections(&plan).await?, plan.partitions.stale_after);
         match request {
             FleetRequest::Instances(args) => {
-                let found = fleet.instances().await.context("the instances cannot be read")?;
+                let found = fleet.instances().await.context("cannot read the instances")?;
                 output::documents(&found, &INSTANCE_FIELDS, args.output)
             }
             FleetRequest::Partitions(args) => {
-                let found = fleet.partitions().await.context("the partitions cannot be read")?;
+                let found = fleet.partitions().await.context("cannot read the partitions")?;
                 output::documents(&found, &PARTITION_FIELDS, args.output)
             }
             FleetRequest::Pause(paused) => {
-                fleet.pause(paused).await.context("the switch cannot be written")?;
+                fleet.pause(paused).await.context("cannot change the pause")?;
                 output::text(if paused {
                     "paused: every instance stops publishing within a second\n"
                 } else {
-                    "resumed: every instance goes on within a second\n"
+                    "resumed: every instance publishes again within a second\n"
                 })
             }
         }

@@ -13,14 +13,17 @@ use crate::outbox::collections::Collections;
 use crate::store::connect;
 use crate::telemetry::chain;
 
+/// The heading of the options of every command.
+pub(super) const HEADING: &str = "Global options";
+
 /// Where the configuration comes from, for every command.
 #[derive(Debug, Args)]
 pub(super) struct GlobalArgs {
-    /// Configuration file (TOML, YAML or JSON); without one: defaults and environment
-    #[arg(long, value_name = "FILE", env = "POSTRIDER_CONFIG", global = true)]
+    /// Configuration file (TOML, YAML or JSON). Without one, only defaults and the environment apply
+    #[arg(short, long, value_name = "FILE", env = "POSTRIDER_CONFIG", global = true, help_heading = HEADING)]
     pub(super) config: Option<PathBuf>,
-    /// Override one key, as in --set relay.batch_size=100 (repeatable)
-    #[arg(long, value_name = "KEY=VALUE", global = true)]
+    /// Override one key, for example --set relay.batch_size=100 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", global = true, help_heading = HEADING)]
     pub(super) set: Vec<String>,
 }
 

@@ -24,7 +24,7 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Ask /readyz: whether it can do its work, not only whether it lives
+    /// Request /readyz instead of /livez: whether the instance can deliver, not only whether it is alive
     #[arg(long)]
     ready: bool,
 }
@@ -43,24 +43,22 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     })
 }
 
-fn wrong(detail: String) -> Failure {
-    Failure::Usage(vec![format!("ops.listen: {detail}")])
+fn wrong(listen: &str, detail: &str) -> Failure {
+    Failure::Usage(vec![format!("ops.listen = {listen:?}: {detail}")])
 }
 
 /// The address by which `ops.listen` is reached from this host.
 pub(super) fn reachable(listen: &str) -> Result<String, Failure> {
-    address(listen).map_err(wrong)
+    address(listen).map_err(|detail| wrong(listen, detail))
 }
 
 /// The same, or what is wrong with it. A listener on all addresses is reached at loopback.
-fn address(listen: &str) -> Result<String, String> {
+fn address(listen: &str) -> Result<String, &'static str> {
     let port = listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     match port {
-        None => return Err(format!("{listen:?} is no host:port, such as 127.0.0.1:9464")),
+        None => return Err("must be host:port, for example 127.0.0.1:9464"),
         Some(0) => {
-            return Err(format!(
-                "{listen:?} takes any port, so that nobody knows whom to ask; choose one"
-            ));
+            return Err("has port 0, which gives each process a random port; set a fixed port");
         }
         Some(_) => {}
     }
@@ -85,7 +83,7 @@ pub(super) async fn ask(
 ) -> anyhow::Result<(StatusCode, String)> {
     timeout(ANSWER_TIMEOUT, get(address, page, longest))
         .await
-        .map_err(|_| anyhow!("no answer within {}s", ANSWER_TIMEOUT.as_secs()))
+        .map_err(|_| anyhow!("no response within {}s", ANSWER_TIMEOUT.as_secs()))
         .flatten()
         .with_context(|| format!("http://{address}{page}"))
 }
@@ -98,7 +96,7 @@ async fn get(address: &str, page: &str, longest: usize) -> anyhow::Result<(Statu
     let response = sender.send_request(request).await?;
     let status = response.status();
     let body = Limited::new(response.into_body(), longest).collect().await;
-    let body = body.map_err(|error| anyhow!(error).context("its answer"))?.to_bytes();
+    let body = body.map_err(|error| anyhow!(error).context("cannot read the response"))?.to_bytes();
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 

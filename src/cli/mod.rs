@@ -13,8 +13,12 @@ mod feed;
 mod fleet;
 mod global;
 mod healthcheck;
+mod help;
+mod man;
 mod outbox;
 mod output;
+#[cfg(test)]
+mod reference;
 mod run;
 mod schema;
 mod store;
@@ -28,10 +32,10 @@ use crate::cli::fleet::FleetRequest;
 use crate::cli::global::{Failure, GlobalArgs};
 use crate::telemetry::chain;
 
-/// Transactional outbox relay for MongoDB: delivers pending records to RabbitMQ or Kafka, in
-/// the order of their keys.
+/// Transactional outbox relay for MongoDB: delivers records to RabbitMQ or Kafka, in the order of their keys.
 #[derive(Debug, Parser)]
-#[command(name = "postrider", version, propagate_version = true)]
+#[command(name = "postrider", version)]
+#[command(help_template = help::template(), after_help = help::EXIT_CODES)]
 pub struct Cli {
     #[command(flatten)]
     global: GlobalArgs,
@@ -41,43 +45,64 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Relay until SIGTERM
+    /// Run the relay, and the API if it is enabled, until SIGTERM
+    #[command(
+        after_help = "Examples:\n  postrider run -c postrider.toml\n  postrider run -c postrider.toml --set log.level=debug"
+    )]
     Run,
-    /// Probe everything that `run` needs, and say what to repair
+    /// Check the configuration and everything that `run` needs, with a remedy for each failure
+    #[command(
+        after_help = "Examples:\n  postrider check -c postrider.toml\n  postrider check -c postrider.toml --offline"
+    )]
     Check(check::Options),
-    /// Collections and indexes
+    /// Create, print or verify collections and indexes
     #[command(subcommand)]
     Schema(schema::Command),
-    /// The outbox's records
+    /// List, requeue, discard and prune outbox records
     #[command(subcommand)]
     Outbox(outbox::Command),
-    /// The subscriptions to the feed
+    /// Create, list, replay and delete subscriptions to the feed
     #[command(subcommand)]
     Subscriptions(subscriptions::Command),
     /// Copy the undelivered documents of another outbox into this one
+    #[command(
+        after_help = "Examples:\n  postrider adopt --preset cap --dry-run\n  postrider adopt --preset cap --old-relay-stopped\n  postrider adopt --preset debezium --old-relay-stopped --from now"
+    )]
     Adopt(adopt::Options),
-    /// Append events to an aggregate, and enqueue each as a message, in one transaction
+    /// Append events to an aggregate, and enqueue one record for each, in one transaction
+    #[command(
+        after_help = "Examples:\n  postrider append order o-1 events.json\n  postrider append order o-1 --expected-version 3 --request-id pay-o-1 < events.json"
+    )]
     Append(append::Options),
-    /// The end of event streams
+    /// End or erase event streams
     #[command(subcommand)]
     Events(events::Command),
-    /// The feed: one position for each event
+    /// Show the state of the feed, or renew it after a restore
     #[command(subcommand)]
     Feed(feed::Command),
-    /// The instances that run, and those that have stopped without a word
+    /// List running instances, and instances whose heartbeat has expired
     Instances(output::OutputArgs),
-    /// Which instance has which partition
+    /// List the partitions and the instance that owns each
     Partitions(output::OutputArgs),
-    /// Pause and resume, for all instances; the blocked keys of one
+    /// Pause or resume all instances, and list blocked keys
     #[command(subcommand)]
     Relay(fleet::RelayCommand),
-    /// The configuration
+    /// Print the configuration in force
     #[command(subcommand)]
     Config(config::Command),
-    /// Whether the `run` of the same configuration lives: exit 0, for a container's health check
+    /// Check whether the local `postrider run` is alive (for container health checks)
+    #[command(after_help = "Examples:\n  postrider healthcheck\n  postrider healthcheck --ready")]
     Healthcheck(healthcheck::Options),
-    /// Completions for a shell, on standard output
+    /// Print the completion script of a shell
+    #[command(
+        after_help = "Example:\n  postrider completions bash > /etc/bash_completion.d/postrider"
+    )]
     Completions(completions::Options),
+    /// Print the man page, or write the man pages of all commands to a folder
+    #[command(
+        after_help = "Examples:\n  postrider man | man -l -\n  postrider man /usr/local/share/man/man1"
+    )]
+    Man(man::Options),
 }
 
 /// Runs the command of this process's arguments.
@@ -99,6 +124,7 @@ pub fn main() -> ExitCode {
         Command::Config(command) => config::run(&cli.global, command),
         Command::Healthcheck(options) => healthcheck::run(&cli.global, options),
         Command::Completions(options) => completions::run(options, &mut Cli::command()),
+        Command::Man(options) => man::run(options, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

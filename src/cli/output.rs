@@ -15,17 +15,20 @@ pub(super) const MAX_CELL_CHARS: usize = 80;
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For operators.
+    // For operators.
     Table,
-    /// For programs: a list is an array, a single thing an object.
+    // For programs: an array for a list, an object for a single result.
     Json,
 }
 
-/// The option of the form.
+/// The heading of options that select what a command reads or changes.
+pub(super) const FILTERS: &str = "Filters";
+
+/// The option for the output format.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct OutputArgs {
-    /// Form of the output
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub(super) output: Format,
 }
 

@@ -14,10 +14,10 @@ pub(super) fn run(global: &GlobalArgs) -> Result<(), Failure> {
     let log = &loaded.config.log;
     telemetry::init(log.format.as_json(), &log.level)
         .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
-    let metrics = telemetry::metrics::install().context("failed to install the metrics")?;
+    let metrics = telemetry::metrics::install().context("cannot start the metrics")?;
     block_on(async {
         let stop = CancellationToken::new();
-        let signals = Signals::listen().context("failed to listen for signals")?;
+        let signals = Signals::listen().context("cannot listen for signals")?;
         tokio::spawn(signals.watch(stop.clone()));
         let name = match &plan.instance_name {
             Some(name) => WantedName::Explicit(name.clone()),
@@ -47,10 +47,12 @@ impl Signals {
     /// The first signal stops gracefully, the second at once.
     pub(super) async fn watch(mut self, stop: CancellationToken) {
         self.next().await;
-        info!("stopping; a second signal ends at once");
+        info!("stopping; a second signal ends the process at once");
         stop.cancel();
         self.next().await;
-        warn!("a second signal: ending at once, what is in flight waits out its lease");
+        warn!(
+            "received a second signal: ending at once; records in flight stay leased until their lease expires"
+        );
         std::process::exit(1);
     }
 

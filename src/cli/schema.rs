@@ -15,28 +15,34 @@ use crate::store::connect;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Create what is missing; adjust the retention
+    /// Create missing collections and indexes, and adjust the retention
+    #[command(
+        after_help = "Examples:\n  postrider schema apply\n  postrider schema apply --aggregate order --prepare user-names"
+    )]
     Apply(Named),
-    /// Print a mongosh script that does the same (needs no server)
+    /// Print a mongosh script that creates the schema or the roles. Connects to no server
+    #[command(
+        after_help = "Examples:\n  postrider schema print > schema.js\n  postrider schema print --roles > roles.js"
+    )]
     Print {
         #[command(flatten)]
         named: Named,
-        /// Instead the script that creates least-privilege roles: postrider_relay, postrider_append,
+        /// Print the script that creates least-privilege roles instead: postrider_relay, postrider_append,
         /// postrider_feed, postrider_schema, postrider_operator, postrider_producer
         #[arg(long, conflicts_with_all = ["aggregate", "prepare"])]
         roles: bool,
     },
-    /// Print a line per difference; exit code 1 if there is any
+    /// Print one line for each difference from the expected schema. Exit code 1 if there is any
     Verify(Named),
 }
 
 /// The collections of a command; the outbox, without any.
 #[derive(Debug, Args)]
 pub(super) struct Named {
-    /// In place of the outbox the collections of this aggregate: events and snapshots (repeatable)
+    /// Use the event and snapshot collections of this aggregate instead of the outbox (repeatable)
     #[arg(long, value_name = "NAME", value_parser = aggregate)]
     aggregate: Vec<String>,
-    /// In place of the outbox the collection of these prepare keys (repeatable)
+    /// Use the collection of these prepare keys instead of the outbox (repeatable)
     #[arg(long, value_name = "NAME", value_parser = prepare)]
     prepare: Vec<String>,
 }
@@ -91,7 +97,7 @@ fn print(global: &GlobalArgs, named: &Named, roles: bool) -> Result<(), Failure>
 
 async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
     let with_context = |applied: Result<Applied, SchemaError>| {
-        applied.context("the schema cannot be applied").map_err(Failure::from)
+        applied.context("cannot apply the schema").map_err(Failure::from)
     };
     let mut lines = String::new();
     if named.is_empty() {
@@ -105,7 +111,7 @@ async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
         lines.push_str(&describe(&applied, &format!(" of {}", kind.collection(name))));
     }
     if lines.is_empty() {
-        lines.push_str("nothing was missing\n");
+        lines.push_str("the schema is complete\n");
     }
     output::text(&lines)
 }
@@ -114,7 +120,7 @@ async fn apply(plan: &Resolved, named: &Named) -> Result<(), Failure> {
 fn describe(applied: &Applied, of: &str) -> String {
     let mut lines = String::new();
     if let Some(database) = &applied.claimed {
-        lines.push_str(&format!("database {database} is now the context's\n"));
+        lines.push_str(&format!("database {database} now belongs to the context\n"));
     }
     for collection in &applied.collections {
         lines.push_str(&format!("created collection {collection}\n"));
@@ -130,7 +136,7 @@ fn describe(applied: &Applied, of: &str) -> String {
 
 async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
     let with_context = |differences: Result<Vec<Difference>, SchemaError>| {
-        differences.context("the schema cannot be verified").map_err(Failure::from)
+        differences.context("cannot verify the schema").map_err(Failure::from)
     };
     let mut lines: Vec<String> = Vec::new();
     if named.is_empty() {

@@ -34,7 +34,7 @@ pub(super) async fn outbox(plan: &Resolved) -> Result<Collections, Failure> {
     } else {
         schema::verify(&outbox, &options).await
     };
-    let missing = missing.context("the outbox's schema can't be used")?;
+    let missing = missing.context("cannot use the schema of the outbox")?;
     if let Some(difference) = missing.first() {
         let error = anyhow::anyhow!("{difference}; run `postrider schema apply`");
         return Err(Failure::Failed(error));
@@ -46,9 +46,9 @@ pub(super) async fn outbox(plan: &Resolved) -> Result<Collections, Failure> {
 pub(super) fn aggregate(name: &str, id: &str) -> Result<(AggregateName, AggregateId), Failure> {
     let usage = |what: &str, wrong: String| Failure::Usage(vec![format!("{what}: {wrong}")]);
     let name = AggregateName::new(name);
-    let name = name.map_err(|wrong| usage("the name", wrong.to_string()))?;
+    let name = name.map_err(|wrong| usage("NAME", wrong.to_string()))?;
     let id = AggregateId::new(id);
-    let id = id.map_err(|wrong| usage("the id", wrong.to_string()))?;
+    let id = id.map_err(|wrong| usage("ID", wrong.to_string()))?;
     Ok((name, id))
 }
 

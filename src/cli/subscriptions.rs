@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
-use crate::cli::output::{self, Format, MAX_CELL_CHARS, OutputArgs, shortened};
+use crate::cli::output::{self, FILTERS, Format, MAX_CELL_CHARS, OutputArgs, shortened};
 use crate::context::Context;
 use crate::events::Flaw;
 use crate::events::feed::{Feed, FeedFilter};
@@ -19,98 +19,105 @@ use crate::events::subscriptions::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Create a subscription: --push to copy events to the outbox, --pull for members that read
+    /// Create a subscription: --push copies events to the outbox, --pull lets members read them
+    #[command(
+        after_help = "Examples:\n  postrider subscriptions create billing --push billing.events --aggregate order\n  postrider subscriptions create reports --pull --lease 30s"
+    )]
     Create {
         #[command(flatten)]
         args: CreateArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// All subscriptions by name, and how far they are behind
+    /// List all subscriptions with their lag
     List(OutputArgs),
-    /// One subscription, and how far it is behind
+    /// Show one subscription and its lag
     Show {
-        /// The subscription
+        /// Subscription name
         name: String,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Start again behind an earlier position; after `feed renew` also with the new feed
+    /// Restart a subscription after an earlier position; required after `feed renew`
+    #[command(after_help = "Example:\n  postrider subscriptions replay billing --position 0")]
     Replay {
-        /// The subscription
+        /// Subscription name
         name: String,
-        /// The position behind which it starts again; 0: all events
+        /// Position after which the subscription restarts; 0 replays all events
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
         position: i64,
     },
-    /// Give out and copy nothing more, until resumed
+    /// Pause a subscription: no event is read or copied until it is resumed
     Pause {
-        /// The subscription
+        /// Subscription name
         name: String,
     },
-    /// Proceed behind the position
+    /// Resume a paused subscription at its position
     Resume {
-        /// The subscription
+        /// Subscription name
         name: String,
     },
-    /// The events that members have parked, or (push) whose records are dead
+    /// List or discard parked events (pull), or list events whose records are dead (push)
+    #[command(
+        after_help = "Examples:\n  postrider subscriptions parked billing\n  postrider subscriptions parked reports --discard 42"
+    )]
     Parked {
         #[command(flatten)]
         args: ParkedArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Delete a subscription and its parked events; records that it has copied stay in the outbox
+    /// Delete a subscription and its parked events. Records that it has copied stay in the outbox
     Delete {
-        /// The subscription
+        /// Subscription name
         name: String,
     },
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
-    /// Its name
+    /// Subscription name
     name: String,
-    /// Copy events as outbox records with this destination: an exchange or topic
+    /// Copy events to the outbox, with this destination: an exchange or topic
     #[arg(long, value_name = "DESTINATION", required_unless_present = "pull")]
     push: Option<String>,
-    /// With --push: the most records that wait
+    /// With --push: maximum number of pending copies
     #[arg(long, value_name = "COUNT", requires = "push")]
     max_pending: Option<i64>,
     /// Let members read and acknowledge events over HTTP
     #[arg(long, conflicts_with = "push")]
     pull: bool,
-    /// With --pull: how long a member may be silent before another one takes its place
-    #[arg(long, requires = "pull", value_parser = humantime::parse_duration)]
+    /// With --pull: time without a request after which another member takes over, for example 30s
+    #[arg(long, value_name = "DURATION", requires = "pull", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
-    /// Of this aggregate name (repeatable); without it: of all
-    #[arg(long, value_name = "NAME")]
+    /// Only events of this aggregate name (repeatable)
+    #[arg(long, value_name = "NAME", help_heading = FILTERS)]
     aggregate: Vec<String>,
-    /// With this event name (repeatable); without it: with all
-    #[arg(long, value_name = "NAME")]
+    /// Only events with this name (repeatable)
+    #[arg(long, value_name = "NAME", help_heading = FILTERS)]
     event: Vec<String>,
-    /// Of this tenant
-    #[arg(long)]
+    /// Only events of this tenant
+    #[arg(long, help_heading = FILTERS)]
     tenant: Option<String>,
-    /// The position behind which it begins; 0: all events
-    #[arg(long, value_name = "POSITION", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    /// Only events after this position; 0 includes all events
+    #[arg(long, value_name = "POSITION", default_value_t = 0, help_heading = FILTERS, value_parser = clap::value_parser!(i64).range(0..))]
     after: i64,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ParkedArgs {
-    /// The subscription
+    /// Subscription name
     name: String,
-    /// Behind this position
-    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    /// Only events after this position
+    #[arg(long, value_name = "POSITION", default_value_t = 0, help_heading = FILTERS)]
     after: i64,
-    /// How many at most
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1_000))]
+    /// Maximum number of events, from 1 to 1000
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1_000))]
     limit: i64,
-    /// Forget the parked event at this position
+    /// Discard the parked event at this position
     #[arg(long, value_name = "POSITION", conflicts_with = "discard_all")]
     discard: Option<i64>,
-    /// Forget all parked events
+    /// Discard all parked events
     #[arg(long)]
     discard_all: bool,
 }
@@ -150,7 +157,9 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
             Command::Replay { name, position } => {
                 let replayed = subscriptions.replay(name, *position).await.map_err(failed)?;
                 let state = replayed.state.word();
-                output::text(&format!("{name}: starts again behind {position}; it is {state}\n"))
+                output::text(&format!(
+                    "{name}: restarts after position {position}; it is {state}\n"
+                ))
             }
             Command::Pause { name } => {
                 subscriptions.pause(name).await.map_err(failed)?;
@@ -266,5 +275,5 @@ fn parked(events: &[ParkedEvent], output: &OutputArgs) -> Result<(), Failure> {
 }
 
 fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<Value, Failure> {
-    Ok(serde_json::to_value(value).context("cannot be shown")?)
+    Ok(serde_json::to_value(value).context("cannot format the result")?)
 }

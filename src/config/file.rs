@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use postrider_settings::files::read_text;
+use postrider_settings::files::{io_text, read_text};
 use postrider_settings::quoted;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
@@ -18,19 +18,22 @@ use crate::config::problem::Origin;
 pub type Lines = BTreeMap<Vec<String>, Origin>;
 
 /// The error for an integer with too many digits.
-pub(super) const BEYOND_INTEGERS: &str = "is beyond the integers, which have 64 bits";
+pub(super) const BEYOND_INTEGERS: &str = "must be an integer of at most 64 bits";
 
 /// A configuration file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The operating system does not read it.
-    #[error("cannot read the configuration file {}", path.display())]
+    #[error(
+        "{}: cannot read the configuration file: {}; check --config or POSTRIDER_CONFIG",
+        path.display(),
+        io_text(cause)
+    )]
     Read {
         /// The file.
         path: PathBuf,
         /// Why not.
-        #[source]
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// It is not TOML, YAML or JSON. (The line itself is not quoted: it may hold a secret.)
     #[error("{}:{line}:{column}: {detail}", path.display())]
@@ -74,22 +77,22 @@ impl Format {
 /// [`FileError`]: the file cannot be read, or has another language. Its text is not quoted: it may hold a
 /// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
-    let text =
-        read_text(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let text = read_text(path).map_err(|cause| FileError::Read { path: path.to_owned(), cause })?;
     // The byte order mark that some editors write.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     match Format::of(path) {
         Format::Toml => read_toml(path, text),
-        Format::Yaml => read_yaml(path, text, "is not valid YAML here"),
+        Format::Yaml => read_yaml(path, text, "invalid YAML"),
         Format::Json => {
             // YAML's parser takes JSON and more, and knows the lines.
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
                 let detail = error.to_string();
                 let detail = detail.split(" at line ").next().unwrap_or_default();
+                let detail = format!("invalid JSON: {detail}");
                 return Err(syntax(path, error.line(), error.column(), detail));
             }
-            let unread = "is JSON that Postrider does not read: a control character, a lone surrogate, \
-                          a number above 1.8e308, a key above 1024 characters, or tables too deep";
+            let unread = "cannot read this JSON: remove control characters, lone surrogates, \
+                          numbers above 1.8e308, keys above 1024 characters, or deep nesting";
             read_yaml(path, text, unread)
         }
     }
@@ -101,13 +104,13 @@ fn read_toml(path: &Path, text: &str) -> Result<(Table, Lines), FileError> {
         let start = span.start;
         let before = text.get(..start).unwrap_or("");
         let detail = if resembles_yaml(text) {
-            "looks like YAML; name the file .yaml, or write TOML".to_owned()
+            "looks like YAML; rename the file to .yaml, or write TOML".to_owned()
         } else if error.message().ends_with("expected any valid TOML value") {
             BEYOND_INTEGERS.to_owned()
         } else if error.message() == "duplicate key" {
             there_twice(text.get(span).unwrap_or_default())
         } else {
-            error.message().to_owned()
+            format!("invalid TOML: {}", error.message())
         };
         let column = before.chars().rev().take_while(|character| *character != '\n').count() + 1;
         syntax(path, line_at(text, start), column, detail)
@@ -147,7 +150,7 @@ fn read_yaml(path: &Path, text: &str, unread: &str) -> Result<(Table, Lines), Fi
             let table = reader.yaml_table(entries, &mut Vec::new())?;
             Ok((table, reader.lines))
         }
-        Some(_) => Err(syntax(path, 1, 1, "must be a table of sections at its top")),
+        Some(_) => Err(syntax(path, 1, 1, "must be a table of sections at the top level")),
     }
 }
 
@@ -167,7 +170,7 @@ fn own_words(error: &serde_saphyr::Error) -> Option<String> {
 }
 
 fn there_twice(key: &str) -> String {
-    format!("the key {key} is there twice")
+    format!("the key {key} appears twice; remove one of the two")
 }
 
 /// The error for a key of YAML that is a number, a list or a table.
@@ -320,7 +323,7 @@ impl Reader<'_> {
                     self.note(path, line as usize);
                     let Some(value) = self.yaml_value(item.value, path)? else {
                         let detail = format!(
-                            "{}: is null, which a list cannot hold; write a value, or remove it",
+                            "{}: is null, which a list cannot contain; set a value, or remove it",
                             dotted(path)
                         );
                         return Err(syntax(self.path, line as usize, column as usize, detail));

@@ -265,8 +265,7 @@ impl Layers {
         let origin = &self.line_of(&path, origin);
         let path = with_whole_property(path);
         if let Some(list) = keys::list_above(&path) {
-            let list = list.join(".");
-            let detail = format!("{list} is a list: [[{list}]] in the file, or {list} = [{{ … }}]");
+            let detail = is_list(list);
             return self.wrong(&path, detail, origin);
         }
         if keys::form(&path).is_none() {
@@ -276,7 +275,7 @@ impl Layers {
             (origin, self.origins.get(&path))
             && name != other
         {
-            let detail = format!("is set by {other} too; keep one of the two");
+            let detail = format!("is also set by {other}; remove one of the two");
             return self.wrong(&path, detail, origin);
         }
         if let Value::Array(items) = &value
@@ -308,13 +307,18 @@ impl Layers {
     }
 
     fn unknown(&mut self, path: &[String], origin: &Origin) {
+        if let Some(list) = keys::list_above(path)
+            && path[list.len()].parse::<usize>().is_err()
+        {
+            return self.wrong(path, is_list(list), origin);
+        }
         if let Some(now) = keys::renamed(path) {
-            return self.wrong(path, format!("this key is now {now}"), origin);
+            return self.wrong(path, format!("was renamed; set {now}"), origin);
         }
         let detail = match (keys::is_section(path), keys::nearest(path)) {
             (true, _) => "is a section; set a key below it".to_owned(),
             (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),
-            (false, None) => "unknown key; config/postrider.toml has all keys".to_owned(),
+            (false, None) => "unknown key; see docs/configuration.md for all keys".to_owned(),
         };
         self.wrong(path, detail, origin);
     }
@@ -386,7 +390,7 @@ impl Layers {
             }
             _ => {
                 let key = known_start(setting);
-                let problem = ConfigProblem::new(key, "must be section.key=value");
+                let problem = ConfigProblem::new(key, "must have the form section.key=value");
                 self.problems.push(ConfigProblem { origin: Origin::Set, ..problem });
             }
         }
@@ -418,7 +422,7 @@ impl Layers {
                     let detail = if is_integer(text) {
                         BEYOND_INTEGERS
                     } else {
-                        "must be one TOML value such as 5, true or [\"a\", \"b\"]"
+                        "must be a TOML value, for example 5, true or [\"a\", \"b\"]"
                     };
                     return self.wrong(&path, detail, origin);
                 }
@@ -460,17 +464,20 @@ impl Layers {
         let kind_path = [&path[..], &["kind".to_owned()]].concat();
         let kind = match table.get("kind") {
             Some(Value::String(kind)) if KindConfig::KINDS.contains(&kind.as_str()) => kind.clone(),
-            None => {
-                self.wrong_type(&path, "missing field `kind`");
-                return None;
-            }
-            Some(_) => {
+            other => {
                 let kinds: Vec<String> =
                     KindConfig::KINDS.iter().map(|kind| format!("`{kind}`")).collect();
-                self.wrong_type(
-                    &kind_path,
-                    &format!("unknown, expected one of {}", kinds.join(", ")),
-                );
+                let kinds = kinds.join(", ");
+                if other.is_some() {
+                    self.wrong_type(&kind_path, &format!("unknown, expected one of {kinds}"));
+                } else {
+                    let origin = place(&self.origins, &self.lines, &kind_path, false);
+                    self.wrong(
+                        &kind_path,
+                        format!("is not set; set it to one of {kinds}"),
+                        &origin,
+                    );
+                }
                 return None;
             }
         };
@@ -497,7 +504,7 @@ impl Layers {
                 table.remove(&name);
                 let names = kinds.iter().map(|kind| format!("{kind:?}")).collect::<Vec<_>>();
                 let detail = format!(
-                    "is not for a sink of kind {kind:?} but for {}; leave it out",
+                    "applies only to sinks of kind {}, not {kind:?}; remove it",
                     names.join(" and ")
                 );
                 self.wrong_value(path, detail);
@@ -578,7 +585,8 @@ impl Layers {
                 if let Some(found) = text.chars().find(|character| character.is_control()) {
                     let is_last = text.trim_end_matches(char::is_control).find(found).is_none();
                     let within = if is_last { "at its end" } else { "in it" };
-                    let detail = format!("has the control character {found:?} {within}; remove it");
+                    let detail =
+                        format!("contains the control character {found:?} {within}; remove it");
                     let origin = place(&self.origins, &self.lines, path, true);
                     let value = redacted::in_table(&self.table, path);
                     let problem = ConfigProblem::new(dotted(path), detail);
@@ -623,6 +631,12 @@ impl Layers {
             self.problems.push(problem);
         }
     }
+}
+
+/// The error for a key of a list's tables that names no table.
+fn is_list(list: &[String]) -> String {
+    let list = list.join(".");
+    format!("{list} is a list; write [[{list}]] in the file, or {list} = [{{ … }}]")
 }
 
 /// The path with the name of a property in one piece, whether its dots were TOML's or quoted.

@@ -90,7 +90,7 @@ mod tests {
         let problems = resolve(&LoadedConfig { config, ..LoadedConfig::default() }).unwrap_err();
         let is_expected = |problem: &ConfigProblem| {
             problem.detail.starts_with("cannot read the file")
-                || problem.detail.ends_with("keep one of the two")
+                || problem.detail.ends_with("remove one of the two")
                 || problem.detail.starts_with("must be the same file as mongo.tls.cert_file")
         };
         let others: Vec<&ConfigProblem> =

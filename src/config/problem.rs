@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use postrider_settings::Violation;
+use postrider_settings::{Violation, did_you_mean};
 
 /// Where one value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,21 +81,21 @@ pub fn of_type(message: &str, value: Option<&str>) -> (Option<String>, String) {
     let message = message.trim_end();
     let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
     if message.starts_with("missing field ") {
-        return (Some(quoted(message)), "is not set".to_owned());
+        return (Some(quoted(message)), "is not set; set it".to_owned());
     }
     if message.starts_with("unknown field ") {
         let known = message.split_once(", expected ").map_or("none", |(_, known)| known);
         return (Some(quoted(message)), format!("unknown key; must be {known}"));
     }
     if message.starts_with("data did not match any variant") {
-        return (None, "must be text, or a list of texts".to_owned());
+        return (None, "must be text or a list of texts".to_owned());
     }
     let Some((_, wanted)) = message.split_once(", expected ") else {
         return (None, message.to_owned());
     };
     let wanted = match wanted {
         "a boolean" => "true or false",
-        "usize" | "u32" | "u64" => "an integer, 0 or above",
+        "usize" | "u32" | "u64" => "an integer of 0 or above",
         "i32" => "an integer between 1 and 2147483647",
         "f64" => "a number",
         "a string" | "path string" => "text",
@@ -106,14 +106,7 @@ pub fn of_type(message: &str, value: Option<&str>) -> (Option<String>, String) {
     };
     let names = wanted.split('`').skip(1).step_by(2);
     let given = value.unwrap_or_default().trim_matches('"');
-    let nearest = names
-        .map(|name| (strsim::jaro_winkler(name, given), name))
-        .filter(|(likeness, _)| *likeness > 0.8)
-        .max_by(|one, other| one.0.total_cmp(&other.0));
-    match nearest {
-        Some((_, name)) => (None, format!("must be {wanted}; did you mean {name}?")),
-        None => (None, format!("must be {wanted}")),
-    }
+    (None, format!("must be {wanted}{}", did_you_mean(given, names)))
 }
 
 #[cfg(test)]
@@ -136,7 +129,7 @@ mod tests {
     fn a_wrong_type_says_what_is_right_and_not_what_was_there() {
         for (message, detail) in [
             ("invalid type: string \"hush\", expected a boolean", "must be true or false"),
-            ("invalid value: integer `-1`, expected usize", "must be an integer, 0 or above"),
+            ("invalid value: integer `-1`, expected usize", "must be an integer of 0 or above"),
             ("invalid type: integer `1`, expected a string", "must be text"),
         ] {
             assert_eq!(of_type(message, None), (None, detail.to_owned()));
@@ -145,6 +138,6 @@ mod tests {
         let detail = "must be one of `rabbitmq`, `kafka`, `stdout`; did you mean rabbitmq?";
         assert_eq!(of_type(variant, Some("\"rabbit\"")).1, detail);
         let missing = of_type("missing field `kind`", None);
-        assert_eq!(missing, (Some("kind".to_owned()), "is not set".to_owned()));
+        assert_eq!(missing, (Some("kind".to_owned()), "is not set; set it".to_owned()));
     }
 }

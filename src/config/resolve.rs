@@ -12,7 +12,7 @@ use postrider_relay::partition::fingerprint::Fingerprint;
 use postrider_relay::partition::fleet;
 use postrider_relay::partition::heartbeat::InstanceInfo;
 use postrider_relay::settings::Settings;
-use postrider_settings::{Rules, Violation, quoted};
+use postrider_settings::{Rules, Violation, did_you_mean, quoted};
 use postrider_sinks::configured::ConfiguredSink;
 use postrider_sinks::registry::KindConfig;
 use postrider_store::config::{ChosenUri, check_database_name};
@@ -27,7 +27,7 @@ use crate::ops::config::listen_host;
 use crate::routing::Router;
 
 /// The start of the detail of a key that must name a sink and does not.
-const NO_SINK: &str = "must be the name of a sink";
+const NO_SINK: &str = "unknown sink";
 
 /// Everything that the parts are built from, checked.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
     if let Err(detail) = listen_host(&config.ops.listen) {
         rules.wrong("ops.listen", detail);
     }
-    let detail = "needs the event store; set events.enabled = true, or feed.enabled = false";
+    let detail = "requires the event store; set events.enabled = true, or feed.enabled = false";
     rules.require(!config.feed.enabled || config.events.enabled, "feed.enabled", detail);
     let api = config
         .api
@@ -203,8 +203,8 @@ fn warnings(config: &Config) -> Vec<String> {
 fn check_sinks(config: &Config, rules: &mut Rules) {
     let relay = &config.relay;
     if relay.enabled {
-        let detail = "there is no sink; add one, such as [sinks.orders] with kind = \"rabbitmq\" and \
-                      uri, or set relay.enabled = false";
+        let detail = "no sink is configured; add one, for example [sinks.orders] with kind = \
+                      \"rabbitmq\" and uri, or set relay.enabled = false";
         rules.require(!config.sinks.is_empty(), "sinks", detail);
     }
     let mut files = BTreeMap::new();
@@ -214,11 +214,12 @@ fn check_sinks(config: &Config, rules: &mut Rules) {
             && let Some(path) = own.comparable_path()
             && let Some(other) = files.insert(path, quoted(name))
         {
-            let detail = format!("is the file of sinks.{other}.path too; name another one");
+            let detail = format!("is also the file of sinks.{other}.path; set another file");
             rules.wrong(format!("sinks.{}.path", quoted(name)), detail);
         }
         let key = format!("sinks.{}.timeout", quoted(name));
-        let detail = "must be below relay.lease: a publish that outlives its lease is repeated";
+        let detail = "must be below relay.lease, since a publish that outlives its lease is \
+                      repeated";
         rules.require(sink.delivery.timeout < relay.lease, key, detail);
     }
     let of_routes = config
@@ -231,8 +232,13 @@ fn check_sinks(config: &Config, rules: &mut Rules) {
     for (key, sink) in default.chain(of_routes).chain(dead) {
         let names: Vec<&str> = config.sinks.keys().map(String::as_str).collect();
         let there_is = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let nearest = did_you_mean(sink.as_str(), names.iter().copied());
         let is_known = config.sinks.contains_key(sink.as_str());
-        rules.require(is_known, key, format!("{NO_SINK}; there is {there_is}"));
+        rules.require(
+            is_known,
+            key,
+            format!("{NO_SINK}; the configured sinks are {there_is}{nearest}"),
+        );
     }
 }
 
@@ -245,9 +251,12 @@ fn common_database(config: &Config, uri: Option<&ChosenUri>) -> Option<(String, 
 fn outbox_database(config: &Config, uri: Option<&ChosenUri>, rules: &mut Rules) -> Option<String> {
     let own = config.outbox.database.clone().map(|name| ("outbox.database".to_owned(), name));
     let Some((key, name)) = own.or_else(|| common_database(config, uri)) else {
-        let detail = "is not set, and the URI names no database; set it, or write the URI as \
-                      mongodb://host/database";
-        rules.require(uri.is_none(), "mongo.database", detail);
+        let detail = "is not set, and the URI contains no database; set it, or write the URI as \
+                      mongodb://host:27017/database";
+        // An invalid URI is reported, and its database is unknown.
+        let is_invalid =
+            rules.violations().iter().any(|one| uri.is_some_and(|uri| one.key == uri.key));
+        rules.require(uri.is_none() || is_invalid, "mongo.database", detail);
         return None;
     };
     check_database(&key, &name, rules);
@@ -259,7 +268,7 @@ fn check_database(key: &str, name: &str, rules: &mut Rules) {
     let of_uri = ["mongo.uri", "mongo.sources.", "connection_strings."];
     let detail = if of_uri.iter().any(|uri| key.starts_with(uri)) {
         // Without the name: of an invalid URI it may be a part of the password.
-        format!("the database in it {detail}, or set mongo.database")
+        format!("its database {detail}, or set mongo.database")
     } else {
         detail
     };

@@ -83,7 +83,8 @@ impl InstanceConfig {
         let length = name.chars().count();
         let is_right = (1..=MAX_NAME_LENGTH).contains(&length) && name.trim() == name;
         let detail = format!(
-            "has {length} characters; must have 1 to {MAX_NAME_LENGTH}, without spaces at its ends"
+            "has {length} characters; must have between 1 and {MAX_NAME_LENGTH}, without \
+             leading or trailing spaces"
         );
         rules.require(is_right, "name", detail);
     }

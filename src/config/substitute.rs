@@ -25,7 +25,7 @@ pub(super) fn substitute(
         replaced.push_str(&rest[..at]);
         let reference = &rest[at + 2..];
         let Some(end) = end_of(reference) else {
-            return Err("has a ${ without its }; write $${ for the text ${".to_owned());
+            return Err("contains ${ without }; add it, or write $${ for the text ${".to_owned());
         };
         let (reference, behind) = (&reference[..end], &reference[end + 1..]);
         let (name, default) = match reference.split_once(":-") {
@@ -36,7 +36,7 @@ pub(super) fn substitute(
             // Not quoted as a whole: `${NAME:default}` has a colon for `:-`, and may hold a secret.
             let begin = name.split(|one: char| !one.is_ascii_alphanumeric() && one != '_').next();
             return Err(format!(
-                "has ${{{}…}}, which is not the name of a variable; write ${{NAME}} or \
+                "contains ${{{}…}}, which is not a variable name; write ${{NAME}} or \
                  ${{NAME:-default}}, or $${{ for the text ${{",
                 begin.unwrap_or_default()
             ));
@@ -47,8 +47,8 @@ pub(super) fn substitute(
             (_, Some(default)) => replaced.push_str(default),
             (None, None) => {
                 return Err(format!(
-                    "has ${{{name}}}, and the environment variable {name} is not set; set it, or write \
-                     ${{{name}:-default}}"
+                    "contains ${{{name}}}, but the environment variable {name} is not set; set \
+                     it, or write ${{{name}:-default}}"
                 ));
             }
         }
@@ -110,10 +110,10 @@ mod tests {
     fn unset_variable_and_invalid_reference_are_errors() {
         for (text, words) in [
             ("a ${PORT} b", "the environment variable PORT is not set"),
-            ("${HOST", "without its }"),
-            ("${T:-{type}", "without its }"),
-            ("${A B}", "is not the name of a variable"),
-            ("${}", "is not the name of a variable"),
+            ("${HOST", "without }"),
+            ("${T:-{type}", "without }"),
+            ("${A B}", "is not a variable name"),
+            ("${}", "is not a variable name"),
         ] {
             let error = substitute(text, variable).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

@@ -41,7 +41,10 @@ pub fn unread(name: &str) -> Option<String> {
     Some(match nearest {
         Some((_, right)) => format!("{name} is not read; did you mean {right}?"),
         None => {
-            format!("{name} is not read: settings begin with {PREFIX}, two underscores; unset it")
+            format!(
+                "{name} is not read, since variables of settings start with {PREFIX} (two \
+                 underscores); unset it"
+            )
         }
     })
 }
@@ -129,7 +132,7 @@ mod tests {
     fn a_name_that_nothing_reads_is_warned_of() {
         for name in ["POSTRIDER_URI", "POSTRIDER_SOMETHING", "POSTRIDER_API_PORTS", "POSTRIDER_"] {
             let warning = unread(name).unwrap_or_else(|| panic!("{name}"));
-            assert!(warning.contains("settings begin with POSTRIDER__"), "{warning}");
+            assert!(warning.contains("settings start with POSTRIDER__"), "{warning}");
         }
     }
 

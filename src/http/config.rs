@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postrider_settings::Rules;
 use postrider_settings::secret::{SecretText, read_file};
 use postrider_settings::units::{HumanDuration, HumanSize};
+use postrider_settings::{Rules, did_you_mean};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -84,10 +84,16 @@ impl ApiConfig {
         let tls = &self.tls;
         match (&tls.cert_file, &tls.key_file) {
             (Some(_), None) => {
-                rules.wrong("tls.key_file", "is not set, and api.tls.cert_file is");
+                rules.wrong(
+                    "tls.key_file",
+                    "is not set, but api.tls.cert_file is; set both or neither",
+                );
             }
             (None, Some(_)) => {
-                rules.wrong("tls.cert_file", "is not set, and api.tls.key_file is");
+                rules.wrong(
+                    "tls.cert_file",
+                    "is not set, but api.tls.key_file is; set both or neither",
+                );
             }
             _ => {}
         }
@@ -95,8 +101,9 @@ impl ApiConfig {
             Ok(host) => rules.require(
                 is_loopback(host) || !self.tokens.is_empty() || self.allow_unauthenticated,
                 "listen",
-                "is beyond loopback, where tokens are required, with TLS too; set api.tokens, or \
-                 127.0.0.1:8080, or api.allow_unauthenticated = true",
+                "accepts remote connections without authentication, with or without TLS; set \
+                 api.tokens, bind to 127.0.0.1:8080, or set api.allow_unauthenticated = true if \
+                 a proxy authenticates",
             ),
             Err(detail) => rules.wrong("listen", detail),
         }
@@ -120,7 +127,7 @@ fn read_tokens(listed: &[Token], rules: &mut Rules) -> Tokens {
                 (format!("token {}", at + 1), Some(text.clone()), Scope::ALL.into())
             }
             Token::Table(table) => {
-                rules.require(!table.name.is_empty(), key(".name"), "is empty");
+                rules.require(!table.name.is_empty(), key(".name"), "must not be empty");
                 let secret = match (&table.token, &table.token_file) {
                     (Some(token), None) => Some(token.clone()),
                     (None, Some(file)) => match read_file(file) {
@@ -131,7 +138,8 @@ fn read_tokens(listed: &[Token], rules: &mut Rules) -> Tokens {
                         }
                     },
                     (Some(_), Some(_)) => {
-                        rules.wrong(key(""), "has token and token_file; keep one of the two");
+                        rules
+                            .wrong(key(""), "has both token and token_file; remove one of the two");
                         continue;
                     }
                     (None, None) => {
@@ -147,26 +155,40 @@ fn read_tokens(listed: &[Token], rules: &mut Rules) -> Tokens {
             }
         };
         if !names.insert(name.clone()) {
-            rules.wrong(key(".name"), format!("{name:?} is the name of another token too"));
+            rules.wrong(
+                key(".name"),
+                format!("{name:?} is also the name of another token; change one of the two"),
+            );
         }
         let Some(secret) = secret.as_ref().map(SecretText::expose) else { continue };
         // A header can carry no other characters.
         let is_legal = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
-        let detail = "is empty or has other characters than ASCII letters, digits and signs";
+        let detail = "must contain only ASCII letters, digits and punctuation, and at least one \
+                      character";
         rules.require(is_legal, key(""), detail);
-        rules.require(tokens.add(&name, secret, scopes), key(""), "is another token over again");
+        rules.require(
+            tokens.add(&name, secret, scopes),
+            key(""),
+            "is the same token as another one; set a different token",
+        );
     }
     tokens
 }
 
 fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
-    rules.require(!names.is_empty(), key, "is empty; such a token could do nothing");
+    rules.require(
+        !names.is_empty(),
+        key,
+        "must not be empty; remove it for all scopes, or set append, read or admin",
+    );
     let mut scopes = Vec::new();
     for name in names {
         match Scope::ALL.into_iter().find(|scope| scope.name() == name) {
             Some(scope) => scopes.push(scope),
             None => {
-                let detail = format!("{name:?} is an unknown scope; must be append, read or admin");
+                let nearest = did_you_mean(name, Scope::ALL.iter().map(|scope| scope.name()));
+                let detail =
+                    format!("unknown scope {name:?}; must be append, read or admin{nearest}");
                 rules.wrong(key, detail);
             }
         }
@@ -222,8 +244,8 @@ impl<'de> Deserialize<'de> for Token {
                 table.map(Self::Table).map_err(|error| Error::custom(error.message()))
             }
             other => Err(Error::custom(format!(
-                "must be text, or {{ name = \"…\", token = \"…\", scopes = [\"append\", \"read\", \
-                 \"admin\"] }}, and is of type {}",
+                "must be text, or {{ name = \"…\", token = \"…\", scopes = [\"append\", \
+                 \"read\", \"admin\"] }}; is of type {}",
                 other.type_str()
             ))),
         }

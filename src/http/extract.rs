@@ -73,7 +73,7 @@ impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestPart
     async fn from_request_parts(parts: &mut Parts, shared: &Api) -> Result<Self, Problem> {
         let actor = shared.tokens.admit(S::SCOPE, header(&parts.headers, AUTHORIZATION))?;
         let path = RawPathParams::from_request_parts(parts, shared).await;
-        let path = path.map_err(|_| Problem::wrong("path", "is not UTF-8"))?;
+        let path = path.map_err(|_| Problem::wrong("path", "is not valid UTF-8"))?;
         let path = path.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
         let path = read(path, Form::Strings, Vec::new());
         let query = query(parts.uri.query().unwrap_or_default());
@@ -97,8 +97,8 @@ fn query<Q: DeserializeOwned>(text: &str) -> Result<Q, Vec<Flaw>> {
                 flaws.push(Flaw::new(name, "appears twice"));
             }
             (Some(name), Some(value)) => drop(parameters.insert(name, value)),
-            (Some(name), None) => flaws.push(Flaw::new(name, "is not UTF-8")),
-            (None, _) => flaws.push(Flaw::new("", "a parameter's name is not UTF-8")),
+            (Some(name), None) => flaws.push(Flaw::new(name, "is not valid UTF-8")),
+            (None, _) => flaws.push(Flaw::new("", "the name of a parameter is not valid UTF-8")),
         }
     }
     read(parameters, Form::Strings, flaws)
@@ -127,7 +127,8 @@ impl<T: RequestBody> FromRequest<Api> for Body<T> {
             return Err(Problem::unsupported_media_type());
         }
         let bytes = bytes(request, shared.max_body).await?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not UTF-8"))?;
+        let text =
+            std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not valid UTF-8"))?;
         read_body(text, Document::new()).map(Self).map_err(|error| match error {
             BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
             BodyError::Invalid(flaws) => Problem::invalid(flaws),
@@ -149,14 +150,14 @@ impl FromRequest<Api> for NoBody {
             Ok(bytes) if serde_json::from_slice(&bytes).is_ok_and(is_empty) => Ok(Self),
             _ => Err(Problem::wrong(
                 "",
-                "this request has no body: its path and its query say everything",
+                "this request accepts no body; use its path and query parameters",
             )),
         }
     }
 }
 
 async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
-    let too_large = || Problem::too_large(format!("a body has {limit} bytes at most"));
+    let too_large = || Problem::too_large(format!("a body must have at most {limit} bytes"));
     let length = header(request.headers(), CONTENT_LENGTH);
     if length.and_then(|text| text.parse::<usize>().ok()).is_some_and(|length| length > limit) {
         return Err(too_large());
@@ -165,7 +166,7 @@ async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
         if error.into_inner().is::<LengthLimitError>() {
             too_large()
         } else {
-            Problem::malformed("the body broke off")
+            Problem::malformed("the body ended early")
         }
     })
 }

@@ -65,6 +65,6 @@ async fn resume_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAn
 
 async fn switch(call: &Call<AdminScope>, paused: bool) -> Result<Json<SwitchAnswer>, Problem> {
     call.state.services()?.fleet.pause(paused).await?;
-    info!(actor = &*call.actor, paused, "set the switch of the relay");
+    info!(actor = &*call.actor, paused, "changed the pause of the relay");
     Ok(Json(SwitchAnswer { paused }))
 }

@@ -51,7 +51,7 @@ async fn within_limits(shared: &Api, request: Request, next: Next) -> Result<Res
     shared.admit(&parts)?;
     let mut request = Request::from_parts(parts, body);
     let permit = shared.permits.clone().try_acquire_owned().map_err(|_| {
-        Problem::overloaded("more concurrent requests than api.max_concurrent; try again")
+        Problem::overloaded("more concurrent requests than api.max_concurrent; retry later")
     })?;
     // Held until the answer begins: a handler may drop its request before.
     let permit = RequestPermit(Arc::new(permit));
@@ -60,7 +60,7 @@ async fn within_limits(shared: &Api, request: Request, next: Next) -> Result<Res
     drop(permit);
     answer.map_err(|_| {
         warn!(timeout = ?shared.timeout, "a request timed out");
-        Problem::unconfirmed("not answered within api.timeout")
+        Problem::unconfirmed("no response within api.timeout")
     })
 }
 

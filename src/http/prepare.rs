@@ -86,7 +86,8 @@ impl Request for ReprepareRequest {
 }
 
 fn one_end(ttl: Option<DurationText>, ttl_at: Option<Time>) -> Vec<Flaw> {
-    let both = ttl.and(ttl_at).map(|_| Flaw::new("ttl", "conflicts with ttlAt; keep one"));
+    let both =
+        ttl.and(ttl_at).map(|_| Flaw::new("ttl", "conflicts with ttlAt; remove one of the two"));
     both.into_iter().collect()
 }
 
@@ -133,7 +134,7 @@ async fn prepare_key(
     let end = end(&call.state, body.ttl, body.ttl_at).await?;
     let (name, value) = (keys.name(), body.value.0);
     if !keys.prepare(key.as_str(), &value, end.map_or(Ttl::Forever, Ttl::At)).await? {
-        let detail = format!("{name} {:?} is taken already", key.as_str());
+        let detail = format!("{name} {:?} is already taken", key.as_str());
         return Err(Problem::conflict(ProblemCode::AlreadyPrepared, detail));
     }
     debug!(actor = &*call.actor, name = name.as_str(), key = key.as_str(), "prepared a key");

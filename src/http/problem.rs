@@ -117,7 +117,7 @@ impl Problem {
 
     /// The path has other methods.
     pub fn method_not_allowed() -> Self {
-        let detail = "this path has other methods: see the header Allow, or /openapi.json";
+        let detail = "this path allows other methods; see the header Allow, or /openapi.json";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, ProblemCode::MethodNotAllowed, detail)
     }
 

@@ -151,7 +151,7 @@ impl ApiServer {
         let (stop, tls) = (self.state.stop.clone(), self.tls.clone());
         health.watch("api", move || {
             if stop.is_cancelled() {
-                return HealthPart::down("draining: requests in flight are finished");
+                return HealthPart::down("shutting down; finishing requests in flight");
             }
             match tls.as_ref().and_then(|certificate| certificate.trouble()) {
                 Some(trouble) => HealthPart::degraded(trouble),

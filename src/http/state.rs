@@ -109,7 +109,7 @@ impl ApiState {
     ///
     /// MongoDB has not been reached yet.
     pub(super) fn services(&self) -> Result<&Services, Problem> {
-        self.services.get().ok_or_else(|| Problem::unavailable("MongoDB has not been reached yet"))
+        self.services.get().ok_or_else(|| Problem::unavailable("not connected to MongoDB yet"))
     }
 
     /// The queries of the event store.
@@ -141,7 +141,7 @@ impl ApiState {
     /// `feed.max_readers` clients wait already.
     pub(super) fn reader_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
         self.readers.clone().try_acquire_owned().map_err(|_| {
-            Problem::overloaded("more clients wait for events than feed.max_readers; try again")
+            Problem::overloaded("more clients wait for events than feed.max_readers; retry later")
         })
     }
 

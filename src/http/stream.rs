@@ -125,7 +125,7 @@ where
         if let Err(error) = piece {
             warn!(
                 error = chain(error),
-                "failed to read the rest of an answer; the connection is cut"
+                "failed to read the rest of a response; closing the connection"
             );
         }
     });

@@ -35,7 +35,7 @@ pub enum TlsError {
         source: std::io::Error,
     },
     /// A file with other contents.
-    #[error("{key}: {path} holds no {wanted} in PEM")]
+    #[error("{key}: {path} contains no {wanted} in PEM")]
     Pem {
         /// The key that names it.
         key: &'static str,
@@ -45,7 +45,7 @@ pub enum TlsError {
         wanted: &'static str,
     },
     /// The two do not match, or cannot be used for TLS.
-    #[error("api.tls: certificate and private key cannot be used")]
+    #[error("api.tls: cannot use the certificate and private key")]
     Pair(#[source] rustls::Error),
 }
 
@@ -98,7 +98,7 @@ impl Certificate {
             if let Some(trouble) = &trouble
                 && self.trouble().as_ref() != Some(trouble)
             {
-                warn!(error = trouble, "the old certificate goes on");
+                warn!(error = trouble, "failed to load a new certificate; keeping the old one");
             }
             *self.trouble.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = trouble;
         }

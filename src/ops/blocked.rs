@@ -46,7 +46,7 @@ impl BlockedKeys {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = value.replace('+', " ");
             let value = percent_decode_str(&value).decode_utf8();
-            let value = value.map_err(|_| NoAnswer::Invalid("a value is not UTF-8"))?;
+            let value = value.map_err(|_| NoAnswer::Invalid("a value is not valid UTF-8"))?;
             match name {
                 "key" => key = Some(value.into_owned()),
                 "limit" => {
@@ -55,7 +55,7 @@ impl BlockedKeys {
                     limit = number
                         .ok_or(NoAnswer::Invalid("limit must be an integer from 1 to 1000"))?;
                 }
-                _ => return Err(NoAnswer::Invalid("unknown parameter; there are key and limit")),
+                _ => return Err(NoAnswer::Invalid("unknown parameter; use key or limit")),
             }
         }
         let source = self.0.get().ok_or(NoAnswer::NoRelay)?;

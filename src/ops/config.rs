@@ -25,6 +25,6 @@ impl Default for OpsConfig {
 pub fn listen_host(address: &str) -> Result<&str, &'static str> {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(host),
-        _ => Err("must be host:port, such as 127.0.0.1:8080"),
+        _ => Err("must be host:port, for example 127.0.0.1:8080"),
     }
 }

@@ -44,10 +44,10 @@ impl ForeignRequest {
     pub fn detail(self) -> &'static str {
         match self {
             Self::Host => {
-                "without tokens the header Host must be localhost, an address in 127.0.0.0/8 or \
-                 [::1]"
+                "without tokens, the header Host must be localhost, an address in 127.0.0.0/8 \
+                 or [::1]"
             }
-            Self::Origin => "the header Origin names another site than Host",
+            Self::Origin => "the header Origin must be the same site as Host",
         }
     }
 }

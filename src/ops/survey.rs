@@ -144,7 +144,7 @@ async fn count_backlog(inspector: &Inspector) {
 }
 
 fn log_failure(error: &StoreError) {
-    debug!(error = chain(error), "records were not counted");
+    debug!(error = chain(error), "failed to count records");
 }
 
 fn clear_backlog() {

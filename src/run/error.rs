@@ -16,13 +16,13 @@ pub enum RunError {
     Bind(#[from] BindError),
     /// MongoDB refuses this process permanently: credentials, privileges.
     #[error(
-        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri \
-         (`postrider check` tells which)"
+        "MongoDB rejects this instance; correct the credentials or privileges of mongo.uri \
+         (`postrider check` reports which)"
     )]
     Refused(#[source] StoreError),
     /// The MongoDB user lacks privileges.
     #[error(
-        "MongoDB refuses this instance; mend the credentials or privileges of mongo.uri: {lacking}; {}",
+        "MongoDB rejects this instance; correct the credentials or privileges of mongo.uri: {lacking}; {}",
         lacking.remedy()
     )]
     Lacking {
@@ -30,31 +30,35 @@ pub enum RunError {
         lacking: Box<Lacking>,
     },
     /// The URI cannot be used.
-    #[error("mongo.uri can't be used")]
+    #[error("cannot use mongo.uri")]
     Mongo(#[source] StoreError),
     /// The HTTP API failed to start.
     #[error(transparent)]
     Api(#[from] StartError),
     /// Requests took longer than `relay.shutdown_timeout` at the shutdown.
-    #[error("{0} connections of the HTTP API were cut: their requests took too long")]
+    #[error(
+        "closed {0} connections of the HTTP API, whose requests took longer than \
+         relay.shutdown_timeout"
+    )]
     Cut(usize),
     /// The schema conflicts with what Postrider requires.
-    #[error("the outbox's schema can't be used")]
+    #[error("cannot use the schema of the outbox")]
     Schema(#[source] SchemaError),
     /// The deployment has no transactions, which the append path requires.
     #[error(
-        "the append path needs transactions, and MongoDB is a standalone server: make it a replica set \
-         of one member (mongod --replSet rs0, then rs.initiate()), or set events.enabled = false"
+        "events.enabled = true: the event store requires transactions, but MongoDB is a \
+         standalone server; make it a replica set of one member (mongod --replSet rs0, then \
+         rs.initiate()), or set events.enabled = false"
     )]
     Standalone,
     /// The feed is not possible on a sharded cluster.
     #[error(
-        "feed.enabled = true: MongoDB is a sharded cluster, on which events have no common order; set \
-         feed.enabled = false, or use a replica set"
+        "feed.enabled = true: MongoDB is a sharded cluster, which has no common order of \
+         events; set feed.enabled = false, or use a replica set"
     )]
     ShardedFeed,
     /// A database of the append path belongs to another context.
-    #[error("the append path can't use its databases")]
+    #[error("cannot use the databases of the event store")]
     Context(#[source] SchemaError),
     /// A sink could not be built.
     #[error("sinks.{name}: {detail}")]
@@ -74,6 +78,6 @@ pub enum RunError {
     #[error(transparent)]
     Replaced(Replaced),
     /// A part ended before the process.
-    #[error("{0} ended by itself")]
+    #[error("{0} ended unexpectedly")]
     Uninvited(&'static str),
 }

@@ -30,7 +30,7 @@ pub(super) fn watch_relay(health: &Health, pulse: watch::Receiver<Pulse>, relay:
 fn store(pulse: &Pulse) -> HealthPart {
     match pulse {
         Pulse::Alive => HealthPart::ok(),
-        Pulse::Starting => HealthPart::down("no heartbeat was acknowledged yet"),
+        Pulse::Starting => HealthPart::down("no heartbeat is acknowledged yet"),
         Pulse::Lost(why) => HealthPart::down(format!("no majority acknowledges heartbeats: {why}")),
         Pulse::Refused(why) => HealthPart::down(why),
     }
@@ -75,7 +75,7 @@ pub(super) fn watch_draining(health: &Health, stop: &CancellationToken) {
     let stop = stop.clone();
     health.watch("relay", move || {
         if stop.is_cancelled() {
-            HealthPart::down("draining: what is in flight is settled or released")
+            HealthPart::down("draining: records in flight are settled or released")
         } else {
             HealthPart::ok()
         }
@@ -85,7 +85,7 @@ pub(super) fn watch_draining(health: &Health, stop: &CancellationToken) {
 pub(super) fn watch_change_stream(health: &Health, following: watch::Receiver<FollowerStatus>) {
     health.watch("change_stream", move || match &*following.borrow() {
         FollowerStatus::Up => HealthPart::ok(),
-        FollowerStatus::Starting => HealthPart::degraded("no change stream was opened yet"),
+        FollowerStatus::Starting => HealthPart::degraded("no change stream is open yet"),
         FollowerStatus::Lost(why) => HealthPart::degraded(why),
     });
 }
@@ -94,12 +94,13 @@ pub(super) fn watch_change_stream(health: &Health, following: watch::Receiver<Fo
 pub(super) fn watch_feed(health: &Health, status: watch::Receiver<SequencerStatus>) {
     health.watch("feed", move || match &*status.borrow() {
         SequencerStatus::Up | SequencerStatus::Standby => HealthPart::ok(),
-        SequencerStatus::Starting => HealthPart::degraded("nothing was read yet"),
+        SequencerStatus::Starting => HealthPart::degraded("no event is read yet"),
         SequencerStatus::Scanning => HealthPart::degraded(
-            "no change stream: scans find the appends of other processes, a second later or more",
+            "no change stream is open; scans find the appends of other processes after a second \
+             or more",
         ),
         SequencerStatus::Failing(why) => {
-            HealthPart::degraded(format!("no position was assigned: {why}"))
+            HealthPart::degraded(format!("failed to assign positions: {why}"))
         }
     });
 }
@@ -114,11 +115,15 @@ pub(super) fn watch_partitions(health: &Health, status: watch::Receiver<Coordina
         });
         match (trouble.clone().or(unreadable), differs, owned) {
             (Some(trouble), ..) => HealthPart::degraded(trouble),
-            _ if *paused => HealthPart::degraded("the fleet is paused: postrider relay resume"),
+            _ if *paused => {
+                HealthPart::degraded("the relay is paused; resume it with `postrider relay resume`")
+            }
             (None, Some(fleet), _) => HealthPart::degraded(format!(
-                "none: the running instances have another configuration ({fleet})"
+                "owns no partition, since running instances have another configuration ({fleet})"
             )),
-            (None, None, None | Some(0)) => HealthPart::degraded("none as yet: others have them"),
+            (None, None, None | Some(0)) => {
+                HealthPart::degraded("owns no partition yet; other instances own all")
+            }
             (None, None, Some(_)) => HealthPart::ok(),
         }
     });

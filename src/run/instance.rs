@@ -169,7 +169,7 @@ impl Instance {
             && let Err(error) =
                 names::release_name(&self.protocol, &held.name, self.id, GIVE_UP_TIMEOUT).await
         {
-            debug!(error = chain(&error), "the name of this instance was not given up");
+            debug!(error = chain(&error), "failed to release the name of this instance");
         }
         self.leave(deadline).await;
     }
@@ -179,7 +179,10 @@ impl Instance {
         self.pushing.ended_by(deadline).await;
         self.sequencing.stop(deadline).await;
         if let Err(error) = self.heartbeat.leave(deadline).await {
-            warn!(error = chain(&error), "this instance was not signed off: it will go stale");
+            warn!(
+                error = chain(&error),
+                "failed to remove this instance; it stays listed until it is stale"
+            );
         }
     }
 }

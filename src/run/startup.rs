@@ -73,9 +73,10 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
                     Topology::Sharded if plan.feed.is_some() => Err(RunError::ShardedFeed),
                     Topology::Standalone => {
                         warn!(
-                            "MongoDB is a standalone server: what an application writes there beside a \
-                             record is in no transaction with it, and polling is the only way to find \
-                             it; a replica set of one member will do (mongod --replSet, rs.initiate())"
+                            "MongoDB is a standalone server, without transactions and change \
+                             streams: records are not written atomically with the application's \
+                             changes, and the relay polls; make it a replica set of one member \
+                             (mongod --replSet rs0, then rs.initiate())"
                         );
                         Ok(collections.standalone())
                     }
@@ -87,7 +88,7 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
             Err(error) if error.is_permanent() => return Err(RunError::Mongo(error)),
             Err(error) => {
                 let detail = chain(&error);
-                warn!(error = detail, retry_in = ?pause, "MongoDB is not reached");
+                warn!(error = detail, retry_in = ?pause, "failed to connect to MongoDB; retrying");
                 health.set("store", HealthPart::down(detail));
             }
         }
@@ -128,7 +129,7 @@ async fn until_guarded(
             guarded => guarded.map(|()| None),
         }
     };
-    let unverified = "whose databases they are is not known";
+    let unverified = "failed to verify the context of the databases; retrying";
     until_done(health, "store", unverified, RunError::Context, looking).await
 }
 
@@ -140,7 +141,8 @@ async fn report_lacking(plan: &Resolved, context: &Context) -> Result<bool, Stor
         && let Access::Lacking(lacking) = access(&admin, &Wanted::by(plan, Allowed::Append)).await?
     {
         let remedy = lacking.remedy();
-        warn!(%lacking, remedy, "appends will be refused: the user of mongo.uri may not do all of it");
+        warn!(%lacking, remedy, "appends will be rejected, since the user of mongo.uri lacks \
+                                 privileges");
         lacks = true;
     }
     // Without the privilege to follow, the feed scans.
@@ -149,7 +151,8 @@ async fn report_lacking(plan: &Resolved, context: &Context) -> Result<bool, Stor
             access(&admin, &Wanted::by(plan, Allowed::Feed { change_stream: false })).await?
     {
         let remedy = lacking.remedy();
-        warn!(%lacking, remedy, "the feed will stand still: the user of mongo.uri lacks privileges");
+        warn!(%lacking, remedy, "the feed will assign no positions, since the user of mongo.uri \
+                                 lacks privileges");
         lacks = true;
     }
     Ok(lacks)
@@ -166,21 +169,23 @@ async fn until_named(
     loop {
         match names::claim(collections, instance, wanted).await {
             Ok(held) => {
-                info!(name = held.name, replaces = ?held.predecessor, "this instance has a name");
+                info!(name = held.name, replaces = ?held.predecessor, "acquired the name of \
+                                                                       this instance");
                 return Ok(Some(held));
             }
             Err(NameError::Store(error)) if error.is_permanent() => {
                 warn!(
                     error = error.brief(),
-                    remedy = "permit insert, update and remove on outbox_control (postrider schema \
-                              print --roles)",
-                    "MongoDB refuses a name for this instance; after a crash its leases and \
-                     partitions wait until they are stale"
+                    remedy = "grant insert, update and remove on outbox_control (postrider \
+                              schema print --roles)",
+                    "MongoDB rejects the name of this instance; after a crash, other instances \
+                     take over its leases and partitions only when they are stale"
                 );
                 return Ok(None);
             }
             Err(NameError::Store(error)) => {
-                warn!(error = chain(&error), retry_in = ?pause, "failed to take a name");
+                warn!(error = chain(&error), retry_in = ?pause, "failed to acquire a name; \
+                                                                 retrying");
             }
             Err(error) => return Err(RunError::Name(error)),
         }
@@ -194,7 +199,7 @@ async fn until_schema(
     collections: &Collections,
     health: &Health,
 ) -> Result<(), RunError> {
-    let unverified = "the schema is not verified";
+    let unverified = "failed to verify the schema; retrying";
     until_done(health, "schema", unverified, RunError::Schema, || once(plan, collections)).await?;
     health.set("schema", HealthPart::ok());
     Ok(())
@@ -241,7 +246,8 @@ async fn once(plan: &Resolved, collections: &Collections) -> Result<Option<Strin
     if plan.auto_init_schema {
         let applied = schema::apply(collections, &plan.schema).await?;
         if applied != schema::Applied::default() {
-            info!(collections = ?applied.collections, indexes = ?applied.indexes, "schema applied");
+            info!(collections = ?applied.collections, indexes = ?applied.indexes, "applied the \
+                                                                                   schema");
         }
         return Ok(None);
     }

@@ -98,9 +98,9 @@ impl Lacking {
         let grants = grants.join(", ");
         let or_else = or_else.map(|words| format!("; or {words}")).unwrap_or_default();
         format!(
-            "have an administrator run the script of `postrider schema print --roles` in database \
-             {database}, and then db.getSiblingDB({of:?}).grantRolesToUser({user:?}, [{grants}])\
-             {or_else}"
+            "run the script of `postrider schema print --roles` in database {database} as an \
+             administrator, and then db.getSiblingDB({of:?}).grantRolesToUser({user:?}, \
+             [{grants}]){or_else}"
         )
     }
 }
@@ -121,7 +121,7 @@ impl fmt::Display for Lacking {
 /// Those of the store.
 pub async fn access(admin: &Database, wanted: &Wanted<'_>) -> Result<Access, StoreError> {
     let question = doc! { "connectionStatus": 1, "showPrivileges": true };
-    let status = ask(admin, "ask for the user's privileges", question).await?;
+    let status = ask(admin, "read the privileges of the user", question).await?;
     Ok(judge(wanted, &status))
 }
 
@@ -154,10 +154,10 @@ fn judge(wanted: &Wanted<'_>, status: &Document) -> Access {
         }
     }
     lacking.or_else = match wanted.part {
-        Part::Append => Some("set events.enabled = false, where nothing is appended"),
-        Part::Feed { .. } => Some("set feed.enabled = false, where events get no positions"),
+        Part::Append => Some("set events.enabled = false if this instance appends no events"),
+        Part::Feed { .. } => Some("set feed.enabled = false if no feed is needed"),
         Part::Relay { .. } if lacking.roles.iter().all(|(role, _)| *role == SCHEMA.name) => {
-            Some("make the schema otherwise and set outbox.auto_init_schema = false")
+            Some("create the schema by other means and set outbox.auto_init_schema = false")
         }
         Part::Relay { .. } => None,
     };

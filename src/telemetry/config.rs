@@ -1,10 +1,10 @@
 //! The configuration of the log.
 
-use postrider_settings::Rules;
+use postrider_settings::{Rules, did_you_mean};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry::check_level;
+use crate::telemetry::log::{LEVELS, check_level};
 
 /// The section `[log]`: the log on standard error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,9 +49,10 @@ impl LogConfig {
     /// Checks the filter.
     pub fn validate(&self, rules: &mut Rules) {
         if let Err(error) = check_level(&self.level) {
+            let nearest = did_you_mean(&self.level, LEVELS);
             let detail = format!(
-                "{error}; set error, warn, info, debug, trace, off, or a filter such as \
-                 postrider=debug,info"
+                "{error}; set error, warn, info, debug, trace, off, or a filter, for example \
+                 postrider=debug,info{nearest}"
             );
             rules.wrong("level", detail);
         }

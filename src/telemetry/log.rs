@@ -48,18 +48,18 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
     for part in &parts {
         let (target, level) = part.rsplit_once('=').unwrap_or(("", part));
         if !LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known)) {
-            return Err(format!("{level:?} is an unknown level"));
+            return Err(format!("unknown level {level:?}"));
         }
         logs_postrider |= target.is_empty() || target.starts_with(env!("CARGO_CRATE_NAME"));
     }
     if !logs_postrider {
-        return Err(format!("{text:?} logs nothing of Postrider: it names other targets alone"));
+        return Err("logs nothing of Postrider, since it contains only other targets".to_owned());
     }
-    EnvFilter::try_new(parts.join(",")).map_err(|_| format!("{text:?} is an invalid filter"))
+    EnvFilter::try_new(parts.join(",")).map_err(|_| "invalid filter".to_owned())
 }
 
 /// The levels, from the fewest lines to the max_chars.
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+pub(super) const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Fields with lists, which `tracing` records as text.
 const LIST_FIELDS: [&str; 3] = ["sinks", "collections", "indexes"];

@@ -124,7 +124,7 @@ async fn a_stream_on_a_dropped_collection_returns_with_it() {
 
     let why = lose(&outbox, &outbox.collections, drop, again).await;
 
-    assert!(why.contains("it ended: the collection was dropped or renamed"), "{why}");
+    assert!(why.contains("the stream ended, since the collection was dropped or renamed"), "{why}");
 }
 
 /// Large fields of a record do not reach the stream; its `_id` does, twice.

@@ -26,7 +26,7 @@ fn changes(postrider: &Postrider) -> (usize, usize) {
         let is_it = |line: &&Value| line["message"].as_str().is_some_and(|of| of.contains(text));
         lines.iter().filter(is_it).count()
     };
-    (count("the change stream is lost"), count("following the outbox"))
+    (count("lost the change stream"), count("opened the change stream"))
 }
 
 #[fixture::test]

@@ -89,8 +89,7 @@ impl Instance {
         let (user, hosts) = (format!("{USER}:{PASSWORD}"), hosts.join(","));
         // The driver notices within seconds that the set has lost a member.
         let options = format!(
-            "replicaSet=failover&authSource={database}\
-             &heartbeatFrequencyMS=1000&connectTimeoutMS=2000"
+            "replicaSet=failover&authSource={database}&heartbeatFrequencyMS=1000&connectTimeoutMS=2000"
         );
         let uri = format!("mongodb://{user}@{hosts}/{database}?{options}");
         self.distance = setup.distance;
@@ -277,7 +276,7 @@ impl Instance {
         let mut text = std::fs::read_to_string(&file).unwrap_or_default();
         let _ = writeln!(text, "---- process {}", process.id());
         let log = process.stderr();
-        let found = log.lines().filter(|line| line.contains("not brought by the change stream"));
+        let found = log.lines().filter(|line| line.contains("the change stream missed a record"));
         self.unbrought.lock().unwrap().extend(found.map(str::to_owned));
         text.push_str(&log);
         std::fs::write(file, text).unwrap();

@@ -13,7 +13,7 @@ use crate::support::roles;
 
 /// The beginning of the last log line of a process that MongoDB refused at its start. (One that has
 /// started logs a refusal, and does not end.)
-const REFUSED: &str = "error: MongoDB refuses this instance";
+const REFUSED: &str = "error: MongoDB rejects this instance";
 
 /// When privileges were withdrawn.
 #[derive(Default)]

@@ -8,4 +8,5 @@ mod support;
 
 mod check;
 mod configuration;
+mod errors;
 mod formats;

@@ -265,11 +265,11 @@ async fn a_view_or_capped_collection_is_refused_by_name() {
         let complaint = bare.mongosh_err(&[]).await;
         let differences = verify(&bare.collections, &defaults()).await.unwrap();
 
-        assert!(error.starts_with(&format!("{name} can't be used: it is {found},")), "{error}");
+        assert!(error.starts_with(&format!("cannot use {name}: it is {found},")), "{error}");
         assert!(complaint.contains(&format!("{name} can't be used: it is {found}")), "{complaint}");
         assert_eq!(
             differences[0].to_string(),
-            format!("collection {name} is {found}, should be a plain collection")
+            format!("collection {name} is {found}, must be a plain collection")
         );
     }
 }
@@ -433,11 +433,11 @@ async fn verify_has_a_line_for_each_difference() {
     assert_eq!(
         lines,
         [
-            "collection app_outbox_control is missing, should be a plain collection",
-            "index blocks_idx of app_outbox_records is missing, should be \
+            "collection app_outbox_control is missing, must be a plain collection",
+            "index blocks_idx of app_outbox_records is missing, must be \
              {\"key\":{\"key\":1},\"partialFilterExpression\":{\"blocks\":true}}",
-            "index done_ttl_idx of app_outbox_records is deleting records 60 s after delivery, \
-             should be deleting them after 61 s",
+            "index done_ttl_idx of app_outbox_records is configured to delete records 60 s \
+             after delivery, must be configured to delete them after 61 s",
         ]
     );
     apply(&bare.collections, &with_retention(61)).await.unwrap();

@@ -60,7 +60,10 @@ async fn status_and_check_create_no_index() {
     assert!(made["detail"].as_str().unwrap().contains(index), "{made:#}");
     let remedy = "run `postrider schema apply --aggregate order`";
     assert!(needed["remedy"].as_str().unwrap().starts_with(remedy), "{needed:#}");
-    assert!(needed["detail"].as_str().unwrap().starts_with("there is none yet"), "{needed:#}");
+    assert!(
+        needed["detail"].as_str().unwrap().starts_with("the feed does not exist yet"),
+        "{needed:#}"
+    );
     let names = test.streams("order").list_index_names().await.unwrap();
     assert!(!names.contains(&"position_1_createTime_1".to_owned()), "{names:?}");
 

@@ -192,7 +192,7 @@ async fn process_is_degraded_while_its_feed_fails() {
 
     assert_eq!((ready, &report["parts"]["feed"]["status"]), (200, &"degraded".into()), "{report}");
     let detail = report["parts"]["feed"]["detail"].as_str().unwrap();
-    assert!(detail.starts_with("no position was assigned: "), "{report}");
-    assert_eq!(ended.stderr.matches("the feed will stand still").count(), 1, "{ended}");
+    assert!(detail.starts_with("failed to assign positions: "), "{report}");
+    assert_eq!(ended.stderr.matches("the feed will assign no positions").count(), 1, "{ended}");
     assert!(ended.stderr.contains("postrider_feed"), "{ended}");
 }

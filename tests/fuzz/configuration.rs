@@ -225,12 +225,12 @@ fn judge_error(error: &ConfigLoadError) -> Result<(), TestCaseError> {
             prop_assert!(!problems.is_empty());
             for problem in problems {
                 // Where it is not a text of the command line itself.
-                let is_text = problem.detail == "must be section.key=value";
+                let is_text = problem.detail == "must have the form section.key=value";
                 prop_assert!(problem.key != "." || is_text, "{}", error);
                 prop_assert!(!problem.detail.is_empty(), "{}", error);
                 // A missing value has no place.
                 let is_placed = problem.origin != Origin::Default;
-                prop_assert!(is_placed || problem.detail == "is not set", "{}", error);
+                prop_assert!(is_placed || problem.detail.starts_with("is not set"), "{}", error);
             }
         }
         ConfigLoadError::File(FileError::Syntax { line, column, .. }) => {

@@ -138,7 +138,8 @@ async fn erasure_is_answered_with_its_state() {
     assert_eq!(event.get_document("body").unwrap().get_str("actor").unwrap(), "ops");
     api.postrider.until_logged("completed the erasure of a stream").await;
     let lines = api.postrider.lines();
-    let begun = lines.iter().find(|line| line["message"] == "began to erase a stream").unwrap();
+    let begun =
+        lines.iter().find(|line| line["message"] == "started the erasure of a stream").unwrap();
     assert_eq!((&begun["actor"], &begun["level"]), (&json!("ops"), &json!("INFO")));
     assert_eq!(begun["reason"], "the customer has left");
     assert!(!api.postrider.stderr().contains(SECRET));

@@ -68,5 +68,5 @@ async fn panicked_lane_ends_the_process_with_exit_code_1() {
     assert!(answer.is_err() || answer.unwrap().status().as_u16() == 503);
     let limit = std::time::Duration::from_secs(30);
     let ended = api.postrider.until_ended(limit).await.with_code(1);
-    assert!(ended.stderr.contains("a lane of the event store ended by itself"), "{ended}");
+    assert!(ended.stderr.contains("a lane of the event store ended unexpectedly"), "{ended}");
 }

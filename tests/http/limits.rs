@@ -32,7 +32,7 @@ async fn slow_request_times_out() {
 
     answer.is(503, "unavailable");
     assert_eq!(answer.header("retry-after"), "1");
-    assert_eq!(answer.body["detail"], "not answered within api.timeout; retry");
+    assert_eq!(answer.body["detail"], "no response within api.timeout; retry");
     let enqueued = api.post("/v1/outbox/records", &json!({ "type": "T", "payload": 1 })).await;
     enqueued.is(503, "unavailable");
     assert!(enqueued.text.contains("without an id"), "{enqueued:?}");

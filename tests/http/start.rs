@@ -17,7 +17,10 @@ async fn start_fails_on_a_taken_address_and_names_the_key() {
     let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
 
     let ended = ended.with_code(1);
-    assert!(ended.stderr.contains("error: api.listen: cannot listen on"), "{ended}");
+    assert!(
+        ended.stderr.contains("cannot listen: address already in use; stop the process"),
+        "{ended}"
+    );
 }
 
 #[fixture::test]
@@ -30,7 +33,11 @@ async fn start_fails_beyond_loopback_without_tokens() {
         let ended = Postrider::start(&settings).until_ended(Duration::from_secs(20)).await;
 
         let ended = ended.with_code(2);
-        for part in ["api.listen", "beyond loopback", "api.allow_unauthenticated"] {
+        for part in [
+            "api.listen",
+            "accepts remote connections without authentication",
+            "api.allow_unauthenticated",
+        ] {
             assert!(ended.stderr.contains(part), "no {part}: {ended}");
         }
     }

@@ -76,7 +76,7 @@ async fn new_certificate_is_used_for_new_connections() {
 
     // With a key that does not match the old certificate stays.
     std::fs::write(dir.path().join("key.pem"), &old.certify(&["localhost"]).key).unwrap();
-    api.postrider.until_logged("the old certificate goes on").await;
+    api.postrider.until_logged("keeping the old one").await;
     let is_reported = |report: &serde_json::Value| {
         report["parts"]["api"]["detail"].as_str().unwrap_or_default().contains("api.tls")
     };

@@ -48,14 +48,14 @@ async fn a_publish_beyond_the_shutdown_timeout_is_released() {
     let mut hanging = HangingRelay::start(&settings).await;
 
     hanging.postrider.signal(Signal::TERM);
-    hanging.postrider.until_logged("a second signal ends at once").await;
+    hanging.postrider.until_logged("a second signal ends the process at once").await;
     let (status, report) = hanging.postrider.readyz().await;
     let ended = hanging.postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
 
     assert_eq!((status, &report["status"]), (503, &json!("down")), "{report}");
     let detail = report["parts"]["relay"]["detail"].as_str().unwrap();
     assert!(detail.starts_with("draining"), "{report}");
-    says(&ended, &["everything in flight was settled or released"]);
+    says(&ended, &["all records in flight were settled or released"]);
     assert_eq!(hanging.outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(instances(&hanging.outbox).await, 0);
     hanging.proxy.open();
@@ -70,7 +70,7 @@ async fn a_hanging_publish_is_given_up_in_time_for_a_clean_stop() {
 
     let stopped = hanging.postrider.stop().await;
 
-    says(&stopped, &["everything in flight was settled or released"]);
+    says(&stopped, &["all records in flight were settled or released"]);
     let outbox = &hanging.outbox;
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 10);
@@ -84,7 +84,7 @@ async fn a_second_signal_of_either_kind_ends_the_process() {
     join_all(pairs.map(async |(first, second)| {
         let mut hanging = HangingRelay::start(&[]).await;
         hanging.postrider.signal(first);
-        hanging.postrider.until_logged("a second signal ends at once").await;
+        hanging.postrider.until_logged("a second signal ends the process at once").await;
 
         let signalled = Instant::now();
         hanging.postrider.signal(second);

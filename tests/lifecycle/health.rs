@@ -57,7 +57,7 @@ async fn a_process_that_hangs_or_has_ended_is_not_healthy() {
     postrider.stop().await;
     let ended = healthcheck(&listen, &[]).await.with_code(1);
 
-    says(&hanging, &["/livez: no answer within 3s"]);
+    says(&hanging, &["/livez: no response within 3s"]);
     says(&ended, &["/livez: ", "refused"]);
 }
 
@@ -84,6 +84,6 @@ async fn healthcheck_reads_only_the_address_from_the_configuration() {
     call_with(&settings, &["run"]).await.with_code(2);
     says(&call_with(&settings, &["healthcheck"]).await.with_code(1), &["refused"]);
     for listen in ["127.0.0.1:0", "nonsense", "127.0.0.1"] {
-        says(&healthcheck(listen, &[]).await.with_code(2), &["ops.listen: ", listen]);
+        says(&healthcheck(listen, &[]).await.with_code(2), &["ops.listen = ", listen]);
     }
 }

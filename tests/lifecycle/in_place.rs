@@ -124,7 +124,7 @@ async fn a_hanging_holder_is_replaced_and_publishes_nothing_later() {
     holder.signal(Signal::CONT);
 
     let ended = holder.until_ended(PROMPT_LIMIT).await.with_code(1);
-    assert!(ended.stderr.contains("has taken this name"), "{ended}");
+    assert!(ended.stderr.contains("took over this name"), "{ended}");
     let arrived = queue.arrivals(61).await;
     assert!(arrived.len() <= 61 + 20, "no more twice than were under way: {}", arrived.len());
     assert_eq!(names(&outbox).await, ["pod-1"]);
@@ -152,7 +152,7 @@ async fn a_holder_cut_off_from_mongodb_is_replaced_and_ends() {
     to_mongodb.open();
 
     let ended = holder.until_ended(6 * PROMPT_LIMIT).await.with_code(1);
-    assert!(ended.stderr.contains("has taken this name"), "{ended}");
+    assert!(ended.stderr.contains("took over this name"), "{ended}");
     assert_eq!(names(&outbox).await, ["pod-1"], "{}", next.stderr());
     next.stop().await;
 }

@@ -105,7 +105,7 @@ async fn a_debug_log_follows_a_record_by_its_id() {
         .collect();
     let life: Vec<&str> = named
         .into_iter()
-        .filter(|message| *message != "the change stream brought a record")
+        .filter(|message| *message != "received a record from the change stream")
         .collect();
     assert_eq!(
         life,

@@ -60,7 +60,7 @@ async fn while_a_sink_is_down_with_a_backlog() {
 
 async fn during_the_backoff_of_a_retry() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
-    // Refused: no queue takes it.
+    // Refused: no queue is bound for it.
     let settings = ["sinks.rabbit.routing_key=no-such-queue", "relay.backoff.initial=1m"];
     let postrider = Postrider::start(&with(queue.settings(&outbox), &settings));
     outbox.insert([record("first", "k"), record("behind", "k")]).await;

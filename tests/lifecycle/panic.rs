@@ -22,7 +22,7 @@ async fn a_part_that_ends_by_itself_ends_the_process_with_1() {
         let mut postrider = start(&outbox, &queue, &format!("{place}=panic"));
         let ended = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
-        says(&ended, &["error: a part of the relay ended by a panic"]);
+        says(&ended, &["error: a task of the relay panicked"]);
     }
 }
 

@@ -97,7 +97,7 @@ async fn each_missing_privilege_ends_the_start_and_is_named() {
         }
         let refused = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
-        says(&refused, &["error: MongoDB refuses this instance", "mongo.uri", missing.0]);
+        says(&refused, &["error: MongoDB rejects this instance", "mongo.uri", missing.0]);
         assert!(refused.is_free_of(PLANTED), "{refused}");
         let instances = admin.client().database(&name).collection::<Document>("outbox_instances");
         assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0, "{missing:?}");
@@ -121,10 +121,10 @@ async fn an_unusable_address_ends_the_start_and_names_the_key() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for (address, remedy) in [
-        (taken.as_str(), "free the port"),
+        (taken.as_str(), "stop the process that uses the port"),
         // Reserved for documentation: no host has it.
         ("192.0.2.1:9464", "an address of this host"),
-        ("no-such-host.invalid:9464", "write host:port"),
+        ("no-such-host.invalid:9464", "set host:port"),
     ] {
         let listen = format!("ops.listen={address}");
         let settings = [mongo_settings("unused"), stdout_sink(), vec![listen]].concat();

@@ -31,7 +31,7 @@ async fn a_stop_awaits_a_slow_broker_and_settles_what_it_has() {
     let before = done().await;
     let stopped = postrider.stop().await;
 
-    says(&stopped, &["everything in flight was settled or released"]);
+    says(&stopped, &["all records in flight were settled or released"]);
     let settled = ids(&outbox, doc! { "status": "done" }).await;
     assert!((before as usize) < settled.len(), "those in flight at the signal were awaited");
     assert!(settled.len() < 1_000, "and no others");

@@ -25,7 +25,8 @@ async fn the_start_waits_for_mongodb_with_a_line_per_backoff() {
 
     let waits = || -> Vec<String> {
         let lines = postrider.lines();
-        let tries = lines.iter().filter(|line| line["message"] == "MongoDB is not reached");
+        let tries =
+            lines.iter().filter(|line| line["message"] == "failed to connect to MongoDB; retrying");
         tries.map(|line| line["retry_in"].as_str().unwrap().to_owned()).collect()
     };
     eventually("three tries", || async { waits().len() >= 3 }).await;
@@ -51,7 +52,7 @@ async fn the_start_waits_for_a_mongodb_that_answers_nothing() {
     let settings = [mongo_through(&proxy, &outbox.database), stdout_sink()].concat();
     let mut postrider = Postrider::start(&settings);
 
-    postrider.until_logged("MongoDB is not reached").await;
+    postrider.until_logged("failed to connect to MongoDB").await;
     assert_eq!(postrider.readyz().await.0, 503);
     proxy.open();
 
@@ -220,7 +221,7 @@ async fn the_start_waits_for_a_primary() {
     let mut started =
         [set, direct].map(|uri| Postrider::start(&[vec![uri], stdout_sink()].concat()));
     for postrider in &started {
-        postrider.until_logged("MongoDB is not reached").await;
+        postrider.until_logged("failed to connect to MongoDB").await;
         assert_eq!(postrider.readyz().await.0, 503);
     }
 

@@ -29,7 +29,7 @@ async fn a_stop_settles_or_releases_what_is_in_flight() {
 
     let stopped = first.stop().await;
 
-    says(&stopped, &["everything in flight was settled or released"]);
+    says(&stopped, &["all records in flight were settled or released"]);
     assert_eq!(instances(&outbox).await, 0);
     assert_eq!(outbox.count(doc! { "leaseId": { "$exists": true } }).await, 0);
     let (done, pending) = (doc! { "status": "done" }, doc! { "status": "pending" });
@@ -55,7 +55,7 @@ async fn a_signal_while_waiting_for_mongodb_ends_with_0() {
     for (proxy, signal) in [(shut, Signal::TERM), (frozen, Signal::INT)] {
         let settings = [mongo_through(&proxy, "unused"), stdout_sink()].concat();
         let mut postrider = Postrider::start(&settings);
-        postrider.until_logged("MongoDB is not reached").await;
+        postrider.until_logged("failed to connect to MongoDB").await;
 
         let signalled = Instant::now();
         postrider.signal(signal);

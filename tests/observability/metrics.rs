@@ -255,7 +255,7 @@ async fn a_sink_that_no_probe_has_reached_yet_is_degraded() {
     proxy.open();
 
     assert!(!log.contains("sink is "), "the first probe is under way: {log}");
-    let part = json!({ "status": "degraded", "detail": "not reached yet" });
+    let part = json!({ "status": "degraded", "detail": "not connected yet" });
     assert_eq!((&report["parts"]["sink rabbit"], up), (&part, Some(0.0)), "{report}");
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;

@@ -324,7 +324,10 @@ async fn show_names_the_instance_and_its_report_of_the_sink() {
     let (first, second) = (waits("x1").await, waits("y1").await);
 
     let detail = |waits: &Value| waits["detail"].as_str().unwrap().to_owned();
-    assert!(detail(&first).starts_with("waits for its sink kafka, which is down, instance "));
+    assert!(
+        detail(&first)
+            .starts_with("waits for its sink kafka, which is down according to instance ")
+    );
     assert!(detail(&second).starts_with("behind x1, which waits for its sink kafka"), "{second}");
     assert_eq!((&second["for"], &second["sink"]), (&"sink_paused".into(), &"kafka".into()));
     assert!(second["instance"].is_string() && second["behind"] == "x1", "{second}");

@@ -18,7 +18,7 @@ async fn only_records_without_a_lease_are_discarded() {
 
     assert_eq!(gone, json!({ "matched": 4, "discarded": 4 }));
     assert!(refused.stderr.contains("error: held: it is leased until "), "{refused}");
-    assert!(refused.stderr.contains("error: done: it is done, and only"), "{refused}");
+    assert!(refused.stderr.contains("error: done: it is done; only"), "{refused}");
     assert!(refused.stderr.contains("error: dead: there is no record"), "{refused}");
     assert_eq!(outbox.count(doc! {}).await, 2, "{refused}");
 }

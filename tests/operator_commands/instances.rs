@@ -124,7 +124,7 @@ async fn a_newcomer_that_differs_says_why_it_claims_nothing() {
     let blocks = vec!["relay.on_dead=block".to_owned()];
     let new = Postrider::start(&[queue.settings(&outbox), blocks].concat());
 
-    new.until_logged("this instance takes no partitions").await;
+    new.until_logged("this instance acquires no partitions").await;
     new.until_report("degraded", |report| {
         let part = &report["parts"]["partitions"];
         part["status"] == "degraded"
@@ -148,13 +148,13 @@ async fn refused_assignments_are_reported_once_and_retried() {
     };
     validator(doc! { "theirs": { "$exists": true } }).await;
     let postrider = Postrider::start(&queue.settings(&outbox));
-    postrider.until_logged("partitions can't be claimed or let go").await;
+    postrider.until_logged("can neither acquire nor release partitions").await;
     postrider.until_metric("postrider_partitions_owned", |owned| owned == 0.0).await;
     let refused = r#"postrider_store_failing{work="assign",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     let is_named = |report: &serde_json::Value| {
         let detail = report["parts"]["partitions"]["detail"].as_str().unwrap_or_default();
-        detail.contains("MongoDB refuses this instance") && detail.contains("postrider check")
+        detail.contains("MongoDB rejects this instance") && detail.contains("postrider check")
     };
     postrider.until_report("the refusal", is_named).await;
 

@@ -48,11 +48,11 @@ async fn an_undecodable_record_is_listed_and_discarded() {
 
         assert_eq!(listed.as_array().unwrap().len(), 4, "{by:?}: {listed}");
         let named = listed.as_array().unwrap().iter().find(|one| one["id"] == "named").unwrap();
-        let invalid = r"\xff\xfe\xfd\xfc: the field's name is not UTF-8";
+        let invalid = r"\xff\xfe\xfd\xfc: the name of the field is not valid UTF-8";
         assert_eq!(named["invalid"], serde_json::json!([invalid]));
     }
     let table = outbox_command(&outbox, &["list"]).await.with_code(0);
-    assert!(table.stdout.contains("the field's name is not UTF-8"), "{table}");
+    assert!(table.stdout.contains("the name of the field is not valid UTF-8"), "{table}");
     let listed = answer(&outbox, &["list", "--sort", "id"]).await;
     let raw = ids_of(&listed).into_iter().find(|id| id.starts_with("raw:")).unwrap().to_owned();
     for id in ["named", &raw] {

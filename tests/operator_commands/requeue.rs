@@ -43,11 +43,11 @@ async fn only_dead_records_are_requeued_unless_redelivery_is_requested() {
     let refused = outbox_command(&outbox, &given).await.with_code(1);
 
     for (id, why) in [
-        ("p", "it is pending, and only dead records are requeued"),
-        ("s", "it is scheduled, and only dead records are requeued"),
+        ("p", "it is pending; only dead records can be requeued"),
+        ("s", "it is scheduled; only dead records can be requeued"),
         ("d", "--redeliver"),
-        ("i", "it is of the invalid status \"Odd\", and only dead records are requeued"),
-        ("e", "it is of the invalid status \"\", and only dead records are requeued"),
+        ("i", "it is in the invalid status \"Odd\"; only dead records can be requeued"),
+        ("e", "it is in the invalid status \"\"; only dead records can be requeued"),
         ("missing", "there is no record with this id"),
     ] {
         let line = refused.stderr.lines().find(|line| line.starts_with(&format!("error: {id}: ")));
@@ -136,8 +136,8 @@ async fn records_that_cannot_be_requeued_are_reported() {
     let requeued = outbox_command(&outbox, &tried).await.with_code(1);
 
     assert_eq!(requeued.json(), json!({ "matched": 4, "requeued": 2 }), "{requeued}");
-    let why = "not all of the 4 records were changed: 2 are so near to 16 MiB that nothing fits in: \
-               shorten their payloads first";
+    let why = "not all of 4 records were changed: 2 are too close to MongoDB's limit of 16 MiB to be \
+               changed; shorten their payloads first";
     assert!(requeued.stderr.contains(why), "{requeued}");
     assert_eq!(outbox.count(doc! { "status": "pending" }).await, 2);
     let again = outbox_command(&outbox, &tried).await.with_code(1);

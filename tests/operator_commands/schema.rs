@@ -21,7 +21,7 @@ async fn applying_makes_everything_once_and_then_finds_nothing_missing() {
 
     assert_eq!(first.stdout.matches("created collection outbox_").count(), 4, "{first}");
     assert_eq!(first.stdout.matches("created index ").count(), 6, "{first}");
-    assert_eq!(second.stdout, "nothing was missing\n");
+    assert_eq!(second.stdout, "the schema is complete\n");
     assert_eq!(bare.layout().await, layout);
 }
 
@@ -53,7 +53,7 @@ async fn a_conflicting_index_ends_an_apply_with_1_and_its_name() {
 
     let ended = call_with(&settings(&bare), &["schema", "apply"]).await.with_code(1);
 
-    says(&ended, &["dead_idx", "outbox_records", "can't be created"]);
+    says(&ended, &["dead_idx", "outbox_records", "cannot create"]);
 }
 
 #[fixture::test]

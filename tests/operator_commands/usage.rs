@@ -7,34 +7,82 @@ use crate::support::process::call;
 async fn help_names_the_purpose_of_every_command() {
     for (arguments, purpose) in [
         (vec![], "Transactional outbox relay for MongoDB"),
-        (vec!["run"], "Relay until SIGTERM"),
-        (vec!["check"], "say what to repair"),
-        (vec!["schema"], "Collections and indexes"),
-        (vec!["schema", "apply"], "Create what is missing"),
+        (vec!["run"], "until SIGTERM"),
+        (vec!["check"], "a remedy for each failure"),
+        (vec!["schema"], "Create, print or verify collections and indexes"),
+        (vec!["schema", "apply"], "Create missing collections"),
         (vec!["schema", "print"], "mongosh script"),
-        (vec!["schema", "verify"], "a line per difference"),
-        (vec!["outbox"], "The outbox's records"),
+        (vec!["schema", "verify"], "one line for each difference"),
+        (vec!["outbox"], "List, requeue, discard and prune"),
         (vec!["outbox", "stats"], "Count records by status"),
         (vec!["outbox", "list"], "List records"),
         (vec!["outbox", "show"], "why it waits"),
         (vec!["outbox", "requeue"], "pending again"),
         (vec!["outbox", "discard"], "that no instance has leased"),
         (vec!["outbox", "prune"], "older than an age"),
-        (vec!["events"], "The end of event streams"),
-        (vec!["events", "end"], "no further appends"),
-        (vec!["events", "erase"], "empty its events"),
-        (vec!["feed"], "one position for each event"),
-        (vec!["feed", "status"], "who assigns positions"),
+        (vec!["events"], "End or erase event streams"),
+        (vec!["events", "end"], "refuse further appends"),
+        (vec!["events", "erase"], "remove the content"),
+        (vec!["feed"], "renew it after a restore"),
+        (vec!["feed", "status"], "process that assigns positions"),
         (vec!["feed", "renew"], "after a restore"),
-        (vec!["config"], "The configuration"),
-        (vec!["config", "print"], "where each value came from"),
-        (vec!["healthcheck"], "container's health check"),
-        (vec!["completions"], "Completions for a shell"),
+        (vec!["config"], "Print the configuration in force"),
+        (vec!["config", "print"], "the origin of each value"),
+        (vec!["healthcheck"], "container health checks"),
+        (vec!["completions"], "completion script of a shell"),
+        (vec!["man"], "man pages of all commands"),
     ] {
         let help = call(&[arguments.as_slice(), &["--help"]].concat()).await.with_code(0);
 
         assert!(help.stdout.contains(purpose), "{arguments:?}: {help}");
     }
+}
+
+#[fixture::test]
+async fn help_groups_commands_and_has_global_options_and_examples() {
+    let first = call(&["--help"]).await.with_code(0).stdout;
+    let list = call(&["outbox", "list", "--help"]).await.with_code(0).stdout;
+
+    for heading in ["Run:", "Outbox:", "Event store:", "Schema:", "Shell:", "Global options:"] {
+        assert!(first.lines().any(|line| line == heading), "no {heading}: {first}");
+    }
+    for part in ["Filters:", "-n, --limit <COUNT>", "-o, --output <FORMAT>", "Examples:"] {
+        assert!(list.contains(part), "no {part}: {list}");
+    }
+    let after_global = list.split_once("Global options:").unwrap().1;
+    assert!(after_global.contains("-c, --config <FILE>") && after_global.contains("--set"));
+}
+
+#[fixture::test]
+async fn short_options_are_the_long_ones() {
+    let file = file("[mongo]\nuri = \"mongodb://h/app\"\n[sinks.out]\nkind = \"stdout\"\n");
+    let path = file.path().to_str().unwrap();
+
+    let checked = call(&["check", "--offline", "-c", path, "-o", "json"]).await.with_code(0);
+
+    assert_eq!(checked.json()[0]["name"], "configuration");
+    call(&["outbox", "list", "-n", "0"]).await.with_code(2);
+}
+
+#[fixture::test]
+async fn requeue_without_records_names_both_choices() {
+    let ended = call(&["outbox", "requeue"]).await.with_code(2);
+
+    assert!(ended.stderr.contains("<ID|--all>"), "{ended}");
+}
+
+#[fixture::test]
+async fn man_pages_are_printed_or_written() {
+    let page = call(&["man"]).await.with_code(0).stdout;
+    let folder = tempfile::tempdir().unwrap();
+    call(&["man", folder.path().to_str().unwrap()]).await.with_code(0);
+
+    assert!(page.contains(".TH postrider 1") && page.contains("GLOBAL OPTIONS"), "{page}");
+    let list = std::fs::read_to_string(folder.path().join("postrider-outbox-list.1")).unwrap();
+    assert!(
+        list.contains("postrider 0.") && list.contains("older") && list.contains("EXTRA"),
+        "{list}"
+    );
 }
 
 #[fixture::test]

@@ -60,11 +60,11 @@ async fn a_free_record_goes_at_the_next_scan_of_a_live_owner() {
     outbox.insert([record("a", "k")]).await;
     instance(&outbox, 60).await;
 
-    says(&waits(&outbox, "a").await, "instance", &["no instance is alive"]);
+    says(&waits(&outbox, "a").await, "instance", &["none is alive"]);
     instance(&outbox, 1).await;
     let next = waits(&outbox, "a").await;
 
-    says(&next, "look", &["next look of instance ", " on host-7"]);
+    says(&next, "look", &["next scan of instance ", " on host-7"]);
     assert_eq!(next["sink"], "out");
     assert!(next.get("behind").is_none(), "{next}");
 }
@@ -84,9 +84,9 @@ async fn a_record_waits_for_the_blocker_of_its_keys_head() {
 
     says(&first, "not_due", &["delivery 3 of 10 failed: the queue is full"]);
     assert!(first.get("behind").is_none(), "{first}");
-    says(&second, "not_due", &["behind a; a is tried again at", "the queue is full"]);
+    says(&second, "not_due", &["behind a; a is retried at", "the queue is full"]);
     assert_eq!(second["behind"], "a");
-    says(&third, "not_due", &["behind a and one more earlier record of its key; a is tried again"]);
+    says(&third, "not_due", &["behind a and one more earlier record of its key; a is retried"]);
     says(&waits(&outbox, "other").await, "look", &[]);
     let unordered = [stdout_sink(), vec!["relay.ordering=none".to_owned()]].concat();
     says(&waits_with(&outbox, unordered, "c").await, "look", &[]);
@@ -122,7 +122,7 @@ async fn show_names_the_lease_owner_and_its_end() {
     says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
     let gone = waits(&outbox, "c").await;
     says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
-    says(&waits(&outbox, "d").await, "suspect", &["goes alone", "delivery 2 of 10"]);
+    says(&waits(&outbox, "d").await, "suspect", &["is in quarantine", "delivery 2 of 10"]);
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
     set_report(&outbox, owner, down).await;
     says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
@@ -138,10 +138,10 @@ async fn show_names_what_must_be_corrected() {
     outbox.insert([misplaced, record("b", "k"), placeless]).await;
     let owner = instance(&outbox, 0).await;
 
-    let of_partition = ["partition, 7.5, is no integral number", &owner.to_string()];
+    let of_partition = ["partition, 7.5, is not an integer", &owner.to_string()];
     says(&waits(&outbox, "a").await, "repair", &of_partition);
     says(&waits(&outbox, "b").await, "repair", &["behind a; a is corrected by instance"]);
-    says(&waits(&outbox, "c").await, "repair", &["it has no usable seq"]);
+    says(&waits(&outbox, "c").await, "repair", &["it has no valid seq"]);
 }
 
 #[fixture::test]
@@ -174,7 +174,7 @@ async fn a_sink_that_is_down_is_named_without_its_password() {
     let first = waits_with(&outbox, rabbit.clone(), "a").await;
     let second = waits_with(&outbox, rabbit, "b").await;
 
-    says(&first, "sink_paused", &["waits for its sink rabbit, which is down as seen from here"]);
+    says(&first, "sink_paused", &["waits for its sink rabbit, which this command cannot reach"]);
     assert_eq!(first["sink"], "rabbit");
     says(&second, "sink_paused", &["behind a, which waits for its sink rabbit"]);
     assert!(!first.to_string().contains("pl4nted"), "{first}");
@@ -195,7 +195,11 @@ async fn a_scheduled_record_says_when_it_is_due() {
     says(&waits(&outbox, "later").await, "scheduled", &["at 2100-01-01T00:00:00Z"]);
     says(&waits(&outbox, "due").await, "scheduled", &["is due"]);
     says(&waits(&outbox, "not yet").await, "not_due", &["before 2100-01-01T00:00:00Z (visibleAt)"]);
-    says(&waits(&outbox, "odd").await, "invalid", &["\"Pending\" is none of pending"]);
+    says(
+        &waits(&outbox, "odd").await,
+        "invalid",
+        &["the status \"Pending\", which must be pending"],
+    );
     for over in ["done", "dead"] {
         assert!(waits(&outbox, over).await.is_null(), "{over}");
     }
@@ -212,19 +216,19 @@ async fn the_owners_report_overrides_the_records() {
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
 
     for (state, what, words) in [
-        (down, "sink_paused", "sink out, which is down, instance"),
-        (doc! { "alone": ["a"] }, "suspect", "goes alone, in its turn, on instance"),
-        (doc! { "refused": ["a"] }, "refused", "refuses to let instance"),
-        (doc! { "deadLetter": ["a"] }, "dead_letter", "until its dead letter can be sent"),
+        (down, "sink_paused", "sink out, which is down according to instance"),
+        (doc! { "alone": ["a"] }, "suspect", "is in quarantine on instance"),
+        (doc! { "refused": ["a"] }, "refused", "MongoDB rejects the changes of instance"),
+        (doc! { "deadLetter": ["a"] }, "dead_letter", "can send its dead-letter copy"),
         (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
-        (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB, instance"),
+        (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB according to instance"),
         (
             doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
             "look",
-            "next look of instance",
+            "next scan of instance",
         ),
-        (doc! { "blockedKeys": { "suspect": 32_i64 } }, "look", "next look of instance"),
-        (doc! { "blockedKeys": { "suspect": 33_i64 } }, "look", "one of the 33 records"),
+        (doc! { "blockedKeys": { "suspect": 32_i64 } }, "look", "next scan of instance"),
+        (doc! { "blockedKeys": { "suspect": 33_i64 } }, "look", "one of 33 waiting records"),
     ] {
         set_report(&outbox, owner, state).await;
 
@@ -244,11 +248,15 @@ async fn show_says_that_a_record_waits_for_its_dead_letter() {
     failed.extend(doc! { "attempt": 10, "lastError": "nack", "visibleAt": in_seconds(3_600) });
     outbox.insert([failed]).await;
     let owner = instance(&outbox, 0).await;
-    says(&waits(&outbox, "a").await, "not_due", &["after delivery 10 of 10 failed: nack"]);
+    says(&waits(&outbox, "a").await, "not_due", &["delivery 10 of 10 failed: nack"]);
 
     set_report(&outbox, owner, doc! { "deadLetter": ["a"] }).await;
 
-    says(&waits(&outbox, "a").await, "dead_letter", &["is to become dead", "is tried again at"]);
+    says(
+        &waits(&outbox, "a").await,
+        "dead_letter",
+        &["becomes dead after its dead-letter copy", "is retried at"],
+    );
 }
 
 #[fixture::test]
@@ -273,7 +281,7 @@ async fn partition_without_a_living_owner_and_a_pause_are_named() {
     assert_eq!(waits(&outbox, "b").await["behind"], "a");
     assert_eq!(waits(&outbox, "d").await["behind"], "c");
     database.collection::<Document>(names::ASSIGNMENTS).delete_many(doc! {}).await.unwrap();
-    says(&waits(&outbox, "b").await, "instance", &["no instance has its partition"]);
+    says(&waits(&outbox, "b").await, "instance", &["none owns its partition"]);
     let fixed = doc! {
         "_id": bson::Uuid::new(), "status": "active", "lastHeartbeat": in_seconds(3_600),
         "partitions": "0-255", "hostname": "host-8",

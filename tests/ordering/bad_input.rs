@@ -424,7 +424,7 @@ async fn an_unaddressable_record_dies_for_its_own_reason() {
             .with("headers", header(&long, 1.into())),
         dies("long destination", "refused: its exchange name has 256 bytes")
             .with("destination", long.as_str()),
-        dies("large headers", "refused: its headers take ")
+        dies("large headers", "refused: its headers have ")
             .with("headers", header("h", "x".repeat(200_000).into())),
         dies("forbidden", "refused: its destination is not among").with("destination", "secret.x"),
     ];
@@ -444,9 +444,11 @@ async fn a_missing_destination_counts_attempts_of_its_records_alone() {
         Case::new(name, Verdict::Dead(reason, 3))
     };
     let cases = vec![
-        exhausted("missing", "the broker said: NOT_FOUND").with("destination", "no.such.exchange"),
-        exhausted("missing too", "the broker said: NOT_FOUND").with("destination", "nor.this.one"),
-        exhausted("bound to nothing", "no queue takes it").with("destination", "amq.direct"),
+        exhausted("missing", "the broker replied: NOT_FOUND")
+            .with("destination", "no.such.exchange"),
+        exhausted("missing too", "the broker replied: NOT_FOUND")
+            .with("destination", "nor.this.one"),
+        exhausted("bound to nothing", "no queue is bound for it").with("destination", "amq.direct"),
     ];
 
     each_alone(&vhost.uri(), &[], cases, false).await;
@@ -540,7 +542,7 @@ async fn a_validator_that_forbids_the_lease_is_logged_once() {
 
     let mut relay = Postrider::start(&settings.concat());
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 50).await;
-    relay.until_logged("let the validator of outbox_records permit").await;
+    relay.until_logged("change the validator of outbox_records to permit").await;
     let arguments = ["outbox", "show", "s1", "--output", "json"];
     let shown = call_with(&mongo_settings(&outbox.database), &arguments).await.with_code(0).json();
     assert_eq!(shown["status"], "pending", "{shown}");
@@ -549,7 +551,7 @@ async fn a_validator_that_forbids_the_lease_is_logged_once() {
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 52).await;
 
     let stopped = relay.stop().await;
-    let count = stopped.stderr.matches("MongoDB refuses to let the relay change a record").count();
+    let count = stopped.stderr.matches("MongoDB rejects a change of a record").count();
     assert_eq!(count, 1, "{stopped}");
     let out = &stopped.stdout;
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
@@ -610,7 +612,7 @@ async fn a_validator_that_forbids_outcomes_holds_up_their_keys_alone() {
     assert!(store["detail"].as_str().unwrap().contains("the outcome of 8 records"), "{report}");
     assert_eq!(outbox.count(doc! { "status": "pending", "attempt": 1 }).await, 7);
     let stopped = relay.stop().await.with_code(0);
-    let count = stopped.stderr.matches("MongoDB refuses the outcome of a record").count();
+    let count = stopped.stderr.matches("MongoDB rejects the outcome of a record").count();
     assert_eq!(count, 8, "{stopped}");
 }
 

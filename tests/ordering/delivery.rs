@@ -239,7 +239,7 @@ async fn a_sink_that_is_down_counts_no_attempt_and_resumes() {
     let relay = start(&outbox.collections, sink.clone(), settings());
     eventually("the sink is probed while it is down", || async { sink.probes() >= 3 }).await;
     assert_eq!(sink.ids(), Vec::<String>::new());
-    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "no attempt is counted");
+    assert_eq!(outbox.count(doc! { "attempt": { "$gt": 0 } }).await, 0, "no attempts are counted");
 
     sink.set_down(false);
 

@@ -150,7 +150,7 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
     let scraped = Scraped::new(postrider).await;
     eventually("the same figures in Prometheus", async || {
         let found = scraped.query("postrider_deliveries_total").await;
-        let ours = samples.iter().filter(|(series, _)| series.contains("settled_total"));
+        let ours = samples.iter().filter(|(series, _)| series.contains("deliveries_total"));
         let ours: Vec<f64> = ours.map(|(_, value)| *value).collect();
         found.len() == ours.len() && found.values().sum::<f64>() == ours.iter().sum::<f64>()
     })

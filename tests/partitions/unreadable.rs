@@ -62,7 +62,7 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     let lines = postrider.lines();
     let warned = |collection: &str, id: &str, fields: &str| {
         let is_it = |line: &&Value| {
-            line["message"] == "a document of the fleet cannot be read"
+            line["message"] == "found an invalid document of instances or partitions"
                 && line["level"] == "WARN"
                 && (&line["collection"], &line["id"], &line["fields"])
                     == (&collection.into(), &id.into(), &fields.into())
@@ -87,7 +87,7 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
 
     let partitions = list_of(&outbox, "partitions").await;
     assert_eq!(partitions.len(), 256);
-    assert_eq!(partitions[7]["invalid"][0], "note: text that is not UTF-8");
+    assert_eq!(partitions[7]["invalid"][0], "note: is not valid UTF-8");
     let broken = doc! { "lastHeartbeat": "MARK", "hostname": "MARK" };
     break_fields(&outbox, INSTANCES, theirs, broken).await;
     let instances = list_of(&outbox, "instances").await;
@@ -106,7 +106,7 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     assignments.update_one(doc! { "_id": 7 }, remove).await.unwrap();
     let instances = database.collection::<RawDocumentBuf>(INSTANCES);
     instances.delete_one(doc! { "_id": theirs }).await.unwrap();
-    postrider.until_logged("every document of the fleet can be read again").await;
+    postrider.until_logged("every document of instances and partitions is valid again").await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     postrider.stop().await;
 }

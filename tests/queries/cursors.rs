@@ -389,7 +389,7 @@ async fn cursors_of_others_are_refused() {
         assert_eq!(flaws.len(), 1);
         assert_eq!(
             flaws[0].to_string(),
-            "after: is not a cursor of this order: give the `next` of an answer with the same sort"
+            "after: is not a cursor of this sort order; use the `next` of a response with the same sort"
         );
     }
     // One letter more or less is an answer or a flaw.

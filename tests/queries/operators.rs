@@ -322,6 +322,6 @@ async fn raw_is_refused_unless_it_is_allowed() {
     let QueryError::Invalid(flaws) = refused else { panic!("{refused}") };
     assert_eq!(
         flaws.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["condition.operator: RAW is off here; queries.raw = true allows it"]
+        ["condition.operator: RAW is disabled; set queries.raw = true to enable it"]
     );
 }

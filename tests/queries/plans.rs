@@ -126,8 +126,9 @@ async fn a_query_without_an_index_is_refused() {
         part(&strict(&world), Target::Events, &of(eq("none")), 1, None).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "no index serves this query: it would read all of order_event_stream, which has about 60 documents; add a \
-         condition on an indexed field, or create an index on the fields of the condition and the sort"
+        "no index serves this query, which would read all of order_event_stream, about 60 \
+         documents; add a condition on an indexed field, or create an index on the fields of the \
+         condition and the sort"
     );
 }
 

@@ -53,6 +53,6 @@ async fn commands_manage_subscriptions() {
     assert_eq!(discarded.stdout, "billing: discarded 1\n");
     run(&["delete", "billing"]).await.with_code(0);
     let gone = run(&["show", "billing"]).await.with_code(1);
-    assert!(gone.stderr.contains("there is no subscription"), "{gone}");
+    assert!(gone.stderr.contains("unknown subscription"), "{gone}");
     all.stop().await;
 }

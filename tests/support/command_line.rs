@@ -12,9 +12,14 @@ use super::queue::{mongo_settings, stdout_sink};
 /// A password that no other text contains.
 pub const PLANTED: &str = "pl4nted-s3cret";
 
-/// A configuration file with this text.
+/// A configuration file with this text, in TOML.
 pub fn file(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::with_suffix(".toml").unwrap();
+    file_of(".toml", text)
+}
+
+/// A configuration file with this text, in the language of the suffix.
+pub fn file_of(suffix: &str, text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(suffix).unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
 }

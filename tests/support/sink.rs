@@ -187,7 +187,7 @@ impl TestSink {
         let why = if *self.inner.down.borrow() {
             "the test has taken it down"
         } else if *self.stuck.borrow() {
-            "it did not answer"
+            "it did not respond"
         } else if self.closed.load(Ordering::SeqCst) {
             "closed"
         } else {

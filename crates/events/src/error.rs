@@ -16,10 +16,10 @@ use crate::append::Expected;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
     /// The append is invalid.
-    #[error("the append is not valid: {}", join(.0))]
+    #[error("invalid append: {}", join(.0))]
     Invalid(Vec<Flaw>),
     /// The aggregate has another version than expected.
-    #[error("expected {expected}, but the aggregate is at version {actual}")]
+    #[error("version conflict: expected {expected}, but the aggregate is at version {actual}")]
     VersionConflict {
         /// The expected version.
         expected: Expected,
@@ -27,38 +27,38 @@ pub enum AppendError {
         actual: i64,
     },
     /// The append had to be the aggregate's first one, and is not.
-    #[error("the aggregate exists already, at version {actual}")]
+    #[error("the aggregate already exists, at version {actual}")]
     DuplicateAggregate {
         /// The version of the aggregate.
         actual: i64,
     },
     /// The stream has ended: nothing is appended to it.
-    #[error("the stream has ended, at version {version}; an ended stream takes no appends")]
+    #[error("the stream has ended, at version {version}; it accepts no appends")]
     StreamEnded {
         /// The version of the aggregate.
         version: i64,
     },
     /// Another aggregate has used this request id (`events.request_id_unique = "global"`), or another
     /// kind of append to this one.
-    #[error("aggregate {aggregate_id:?} has used this request id already")]
+    #[error("aggregate {aggregate_id:?} has already used this request id")]
     DuplicateRequest {
         /// That aggregate.
         aggregate_id: String,
     },
     /// Too many appends are waiting; retry after a second.
-    #[error("too many appends are waiting")]
+    #[error("too many appends are waiting; retry later")]
     Overloaded,
     /// The store is closed: the process is ending.
-    #[error("no more appends are taken: this process is ending")]
+    #[error("this process is shutting down and accepts no appends")]
     Closed,
     /// The collection of the aggregate cannot be used.
-    #[error("the schema of the aggregate can't be used")]
+    #[error("cannot use the schema of the aggregate")]
     Schema(#[source] Arc<SchemaError>),
     /// MongoDB failed. Nothing was written.
     #[error("nothing was appended")]
     Unavailable(#[source] Arc<StoreError>),
     /// MongoDB did not confirm the append. A retry with the same request id returns its answer.
-    #[error("whether it was appended is not known; ask again with the same request id")]
+    #[error("unknown whether it was appended; retry with the same request id")]
     Unknown(#[source] Arc<StoreError>),
 }
 
@@ -74,7 +74,7 @@ impl AppendError {
 
     /// The error of documents that MongoDB refused, for example by a validator.
     pub(super) fn refused(refusal: &InsertRefusal) -> Self {
-        let flaw = Flaw::new("events", format!("MongoDB refuses them: {}", refusal.message));
+        let flaw = Flaw::new("events", format!("MongoDB rejects them: {}", refusal.message));
         if TOO_LARGE_CODES.contains(&refusal.code) {
             return Self::Invalid(vec![flaw]);
         }
@@ -90,16 +90,16 @@ pub enum UnitError {
     #[error(transparent)]
     Append(#[from] AppendError),
     /// A record with this id or `dedupKey` exists already.
-    #[error("record {0} is there already, or another one with its dedupKey")]
+    #[error("a record with the id {0} or its dedupKey already exists")]
     DuplicateRecord(RecordId),
     /// A read or write of the work itself failed.
-    #[error("a read or write of the work's own has failed")]
+    #[error("a read or write of the work itself failed")]
     Own(#[from] mongodb::error::Error),
     /// The work ended the unit for a reason of its own.
     #[error("the work was abandoned")]
     Abandoned(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The unit begins again. The work must return this error; the caller never gets it.
-    #[error("the unit of work begins again")]
+    #[error("the unit of work restarts")]
     Interrupted,
 }
 
@@ -149,15 +149,15 @@ pub enum LoadError {
     #[error("{0}")]
     Range(Flaw),
     /// The stream has ended: its events are not read any more.
-    #[error("the stream has ended, at version {version}; its events are not read any more")]
+    #[error("the stream has ended, at version {version}; its events cannot be read")]
     Ended {
         /// The version of the aggregate, or that of the event that was reached.
         version: i64,
     },
     /// MongoDB failed.
-    #[error("the events could not be read")]
+    #[error("cannot read the events")]
     Store(#[from] StoreError),
     /// A stored document is not an event stream.
-    #[error("a document of the event stream can't be read")]
+    #[error("invalid document in the event stream")]
     Decode(#[source] bson::error::Error),
 }

@@ -208,7 +208,7 @@ impl Lane {
                 self.fail(group, &writes, AppendError::Unavailable(Arc::new(error)));
             }
             TransactionOutcome::Unknown(error) => {
-                warn!(error = chain(&error), "whether appends were committed is not known");
+                warn!(error = chain(&error), "unknown whether appends were committed");
                 end(&mut self.open_session).await;
                 self.fail(group, &writes, AppendError::Unknown(Arc::new(error)));
             }
@@ -346,10 +346,10 @@ impl Lane {
             RoundFailure::Store(error) => error,
             RoundFailure::Contended | RoundFailure::OneAggregate => StoreError::Answer {
                 action: "append events",
-                detail: format!("others came first, again and again, for {RETRY_TIMEOUT:?}"),
+                detail: format!("concurrent appends conflicted repeatedly for {RETRY_TIMEOUT:?}"),
             },
         };
-        warn!(error = chain(&error), appends = group.len(), "appends are given up");
+        warn!(error = chain(&error), appends = group.len(), "failed to append");
         let error = AppendError::Unavailable(Arc::new(error));
         for queued in group {
             self.versions.remove(&queued.append.aggregate());

@@ -70,13 +70,13 @@ impl Range {
         ];
         let negative = bounds.iter().filter(|(_, bound)| bound.is_some_and(|bound| bound < 0));
         let mut flaws: Vec<Flaw> =
-            negative.map(|(field, _)| Flaw::new(*field, "is negative")).collect();
+            negative.map(|(field, _)| Flaw::new(*field, "must be 0 or above")).collect();
         let is_inverted = |from, to| matches!((from, to), (Some(from), Some(to)) if from > to);
         if is_inverted(self.from_version, self.to_version) {
-            flaws.push(Flaw::new("toVersion", "is below fromVersion"));
+            flaws.push(Flaw::new("toVersion", "must be at least fromVersion"));
         }
         if is_inverted(self.from_time, self.to_time) {
-            flaws.push(Flaw::new("toTime", "is before fromTime"));
+            flaws.push(Flaw::new("toTime", "must not be before fromTime"));
         }
         flaws
     }

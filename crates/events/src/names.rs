@@ -13,13 +13,13 @@ pub(crate) const MAX_ID_CHARS: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// Not `[a-zA-Z][a-zA-Z0-9_.-]{0,63}`.
-    #[error("is to begin with a letter, followed by at most 63 letters, digits, _ . -")]
+    #[error("must start with a letter, followed by at most 63 letters, digits, _ . or -")]
     Name,
     /// A prefix that MongoDB reserves.
-    #[error("may not begin with \"system.\": MongoDB keeps such collections for itself")]
+    #[error("must not start with \"system.\", which MongoDB reserves for its own collections")]
     System,
     /// Not 1 to 255 characters.
-    #[error("is to have 1 to 255 characters")]
+    #[error("must have between 1 and 255 characters")]
     Id,
 }
 

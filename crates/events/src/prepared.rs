@@ -105,7 +105,7 @@ impl PreparedAppend {
         let whole = prepared.document("", Place { version: i64::MAX, create_time: 0 });
         if length(&whole) > MAX_STREAM_BYTES {
             let detail = format!(
-                "takes {} bytes; an append takes at most {MAX_STREAM_BYTES}, MongoDB's limit: split it",
+                "has {} bytes; MongoDB's limit for an append is {MAX_STREAM_BYTES}; split it",
                 length(&whole)
             );
             return Err(vec![Flaw::new("events", detail)]);
@@ -184,7 +184,7 @@ impl PreparedAppend {
 /// Checks the id of a request, command, tenant or owner: as an aggregate's.
 fn check_id(flaws: &mut Vec<Flaw>, field: &str, value: Option<&String>) {
     if value.is_some_and(|text| names::check_id(text).is_err()) {
-        flaws.push(Flaw::new(field, format!("must have 1 to {MAX_ID_CHARS} characters")));
+        flaws.push(Flaw::new(field, format!("must have between 1 and {MAX_ID_CHARS} characters")));
     }
 }
 
@@ -199,10 +199,10 @@ impl Append {
         if let Expected::Exact(version) = self.expected
             && version < 0
         {
-            flaws.push(Flaw::new("expectedVersion", "is negative; a version is 0 or above"));
+            flaws.push(Flaw::new("expectedVersion", "must be 0 or above"));
         }
         if self.events.is_empty() {
-            flaws.push(Flaw::new("events", "is empty; append at least one event"));
+            flaws.push(Flaw::new("events", "must contain at least one event"));
         }
         flaws
     }
@@ -213,12 +213,14 @@ impl NewEvent {
     pub fn flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         if !(1..=MAX_NAME_BYTES).contains(&self.name.len()) {
-            let detail = format!("must have 1 to {MAX_NAME_BYTES} bytes: it is the message's type");
+            let detail = format!(
+                "must have between 1 and {MAX_NAME_BYTES} bytes, since it is the type of the \
+                 message"
+            );
             flaws.push(Flaw::new("name", detail));
         }
         if self.name.starts_with(RESERVED_PREFIX) {
-            let detail =
-                format!("must not begin with {RESERVED_PREFIX:?}: such names are reserved");
+            let detail = format!("must not start with {RESERVED_PREFIX:?}, which is reserved");
             flaws.push(Flaw::new("name", detail));
         }
         check_id(&mut flaws, "revision", self.revision.as_ref());
@@ -235,7 +237,7 @@ fn encode(flaws: &mut Vec<Flaw>, field: &str, document: &Document) -> RawDocumen
         return RawDocumentBuf::new();
     }
     RawDocumentBuf::try_from(document).unwrap_or_else(|error| {
-        flaws.push(Flaw::new(field, format!("can't be kept as BSON: {error}")));
+        flaws.push(Flaw::new(field, format!("cannot be stored as BSON: {error}")));
         RawDocumentBuf::new()
     })
 }

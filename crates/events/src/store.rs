@@ -255,6 +255,6 @@ pub(super) fn log_answer(answer: Result<&Appended, &AppendError>) {
 }
 
 fn unanswered() -> AppendError {
-    let detail = "its lane has ended by a panic".to_owned();
+    let detail = "its lane panicked".to_owned();
     AppendError::Unknown(Arc::new(StoreError::Answer { action: "append events", detail }))
 }

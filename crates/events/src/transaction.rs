@@ -257,7 +257,7 @@ pub(crate) async fn commit_any(
 pub(crate) async fn abort(session: &mut ClientSession) {
     let aborting = session.abort_transaction();
     if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
-        debug!(error = chain(&error), "a transaction was not aborted");
+        debug!(error = chain(&error), "failed to abort a transaction");
     }
 }
 
@@ -291,7 +291,10 @@ pub(crate) async fn end_transaction(session: &ClientSession) -> bool {
     };
     let is_ended = tokio::time::timeout(END_TIMEOUT, killing).await == Ok(true);
     if !is_ended {
-        warn!("a transaction may be open until MongoDB ends it (transactionLifetimeLimitSeconds)");
+        warn!(
+            "a transaction may stay open until MongoDB aborts it \
+             (transactionLifetimeLimitSeconds)"
+        );
     }
     is_ended
 }

@@ -294,7 +294,7 @@ impl UnitOfWork {
         match transaction::commit(&mut self.session).await {
             TransactionOutcome::Committed => Ok(()),
             TransactionOutcome::Unknown(error) => {
-                warn!(error = chain(&error), "whether a unit of work was committed is not known");
+                warn!(error = chain(&error), "unknown whether a unit of work was committed");
                 Err(UnitFailure::Refused(AppendError::Unknown(Arc::new(error)).into()))
             }
             TransactionOutcome::Again(error) | TransactionOutcome::Failed(error) => {

@@ -171,11 +171,11 @@ impl EventStore {
         let lent = unit.clone().lock_owned().await;
         let worked = tokio::time::timeout(WORK_TIMEOUT, work(lent)).await;
         let worked = worked.unwrap_or_else(|_| {
-            let action = "do a unit of work";
+            let action = "run a unit of work";
             Err(unavailable(StoreError::TimedOut { action, limit: WORK_TIMEOUT }))
         });
         let Some(mut unit) = Arc::into_inner(unit).map(Mutex::into_inner) else {
-            return Err(UnitError::abandon("the work has ended, and its unit is still in use"));
+            return Err(UnitError::abandon("the work ended while its unit is still in use"));
         };
         let ran = self.conclude(&mut unit, worked).await;
         if may_be_open(&ran) {
@@ -258,7 +258,7 @@ fn unavailable(error: StoreError) -> UnitError {
 }
 
 fn contended() -> UnitError {
-    let detail = format!("others came first, again and again, for {RETRY_TIMEOUT:?}");
+    let detail = format!("concurrent appends conflicted repeatedly for {RETRY_TIMEOUT:?}");
     unavailable(StoreError::Answer { action: "append events", detail })
 }
 

@@ -62,22 +62,21 @@ impl OutboxConfig {
 fn check_prefix(prefix: &str, database: &str) -> Result<(), String> {
     let legal = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
     if !prefix.chars().all(legal) {
-        return Err("must not have characters other than letters, digits, _ . -".to_owned());
+        return Err("must contain only letters, digits, _ . and -".to_owned());
     }
     if prefix.starts_with('.') {
-        return Err("must not begin with a dot: MongoDB refuses such collections".to_owned());
+        return Err("must not start with a dot, which MongoDB rejects".to_owned());
     }
     if format!(".{prefix}").contains(".system.") {
-        return Err(
-            "must not have the part \"system.\": such collections are MongoDB's own".to_owned()
-        );
+        return Err("must not contain \"system.\", which MongoDB reserves for its own collections"
+            .to_owned());
     }
     let longest = names::ALL.iter().map(|name| name.len()).max().unwrap_or_default();
     let room = MAX_NAMESPACE_BYTES.saturating_sub(database.len() + 1 + longest);
     if prefix.len() > room {
         return Err(format!(
-            "must have {room} bytes at most: with the database and the collection's own name \
-             MongoDB's limit is {MAX_NAMESPACE_BYTES}"
+            "must have at most {room} bytes, since MongoDB limits the name of database and \
+             collection to {MAX_NAMESPACE_BYTES}; shorten it"
         ));
     }
     Ok(())

@@ -52,14 +52,14 @@ impl Malformed {
     }
 }
 
-const WRONG_ID: &str = "is no UUID, ObjectId, string or integer";
+const WRONG_ID: &str = "is not a UUID, ObjectId, string or integer";
 
 impl Unfit {
     /// Converts the error into the malformed field.
     pub fn malformed(self) -> Malformed {
         match self {
             Self::Nameless => Malformed::new(fields::ID, WRONG_ID),
-            Self::Twice(field) => Malformed::new(field, "the record has this field twice"),
+            Self::Twice(field) => Malformed::new(field, "appears twice in the record"),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Record {
         let mut elements = undecoded::elements(self.raw.as_bytes());
         if let Some(wrong) = elements.find(|element| std::str::from_utf8(element.name).is_err()) {
             let name = undecoded::escaped(wrong.name);
-            return Err(Malformed::new(&name, "the field's name is not UTF-8"));
+            return Err(Malformed::new(&name, "the name of the field is not valid UTF-8"));
         }
         let raw = Fields(&self.raw);
         let kind = raw.text(fields::TYPE)?;
@@ -121,7 +121,7 @@ impl<'a> Fields<'a> {
             let element = element.map_err(|error| Malformed::new(name, error.to_string()))?;
             if element.key().as_str() == name {
                 let value = element.value();
-                return value.map(Some).map_err(|_| Malformed::new(name, "is no valid BSON"));
+                return value.map(Some).map_err(|_| Malformed::new(name, "is not valid BSON"));
             }
         }
         Ok(None)
@@ -160,7 +160,7 @@ impl<'a> Fields<'a> {
             let name = element.key().as_str();
             let path = format!("{}.{name}", fields::HEADERS);
             let value = element.value();
-            let value = value.map_err(|_| Malformed::new(&path, "is no valid BSON"))?;
+            let value = value.map_err(|_| Malformed::new(&path, "is not valid BSON"))?;
             let value = header(value).ok_or_else(|| {
                 wrong_type(&path, "a scalar (or binary) that a broker can carry", value)
             })?;
@@ -190,7 +190,7 @@ fn header(value: RawBsonRef<'_>) -> Option<HeaderValue> {
 }
 
 fn wrong_type(field: &str, expected: &str, found: RawBsonRef<'_>) -> Malformed {
-    Malformed::new(field, format!("is not {expected} but {:?}", found.element_type()))
+    Malformed::new(field, format!("must be {expected}, is {:?}", found.element_type()))
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl Outbox {
         };
         let document = record.into_document()?;
         if !is_in_transaction(session).await? {
-            let why = "has no running transaction; start one, and make your own change in it too";
+            let why = "has no running transaction; start one, and write your own change in it too";
             return Err(EnqueueRefusal::new("session", why).into());
         }
         self.records.insert_one(document).session(session).await?;

@@ -165,11 +165,11 @@ impl Filter {
     fn judge(&self) -> Result<Sort, ListError> {
         let wrong = |name, detail: &str| Err(ListError(name, detail.to_owned()));
         if self.reason.is_some() && !matches!(self.status, None | Some(StatusFilter::Dead)) {
-            return wrong("reason", "only dead records have one");
+            return wrong("reason", "applies only to dead records");
         }
         let status = self.status();
         if self.older_than.is_some() && status.and_then(StatusFilter::index).is_none() {
-            return wrong("olderThan", "needs a status: pending, scheduled, done or dead");
+            return wrong("olderThan", "requires the status pending, scheduled, done or dead");
         }
         let sort = self.sort.unwrap_or(match status {
             Some(StatusFilter::Pending) => Sort::Seq,
@@ -179,18 +179,18 @@ impl Filter {
         });
         match (sort, status) {
             (Sort::Seq, status) if status != Some(StatusFilter::Pending) => {
-                wrong("sort", "seq is an order of pending records: needs status pending")
+                wrong("sort", "seq requires the status pending")
             }
             (Sort::DeadAt, status) if status != Some(StatusFilter::Dead) => {
-                wrong("sort", "deadAt is an order of dead records: needs status dead")
+                wrong("sort", "deadAt requires the status dead")
             }
             (Sort::VisibleAt, status) if status != Some(StatusFilter::Scheduled) => {
-                wrong("sort", "visibleAt is an order of scheduled records: needs status scheduled")
+                wrong("sort", "visibleAt requires the status scheduled")
             }
             (Sort::Attempt, status)
                 if !matches!(status, Some(StatusFilter::Pending | StatusFilter::Dead)) =>
             {
-                wrong("sort", "attempt needs status pending or dead")
+                wrong("sort", "attempt requires the status pending or dead")
             }
             _ => Ok(sort),
         }
@@ -272,12 +272,15 @@ impl Inspector {
         if let Some(place) = text.strip_prefix(PLACE_PREFIX) {
             return match ListPosition::read(sort, place) {
                 Some(place) => Ok(Ok(place)),
-                None => wrong(format!("is no place in a list by {}; begin again", sort.word())),
+                None => wrong(format!(
+                    "is not a position in a list sorted by {}; start without it",
+                    sort.word()
+                )),
             };
         }
         let mut ids = RawId::parse_candidates(text);
         if ids.is_empty() || text.is_empty() {
-            return wrong("is neither an id nor the next place of a list".to_owned());
+            return wrong("is neither an id nor the next position of a list".to_owned());
         }
         if sort == Sort::Id && ids.len() == 1 {
             return Ok(Ok(ListPosition { value: ids[0].clone(), id: ids.remove(0) }));
@@ -293,8 +296,8 @@ impl Inspector {
             // The record may have been removed since the previous page.
             Sort::Id => Ok(Ok(ListPosition { value: ids[0].clone(), id: ids.remove(0) })),
             _ => wrong(format!(
-                "there is no record with this id any more, so it has no place by {}: give what the \
-                 list named as the next place, or begin again",
+                "the record with this id no longer exists, so its position by {} is unknown; \
+                 use the position that the previous list printed, or start without it",
                 sort.word()
             )),
         }
@@ -391,8 +394,8 @@ impl ListQuery<'_> {
             if began.elapsed() >= SEARCH_TIMEOUT {
                 let place = after.map(|id| id.text());
                 let note = format!(
-                    "{looked_at} records were looked at, and there are more: no index has what was \
-                     asked for; go on behind `next`"
+                    "{looked_at} records were read, and there are more, since no index serves \
+                     this filter; continue after `next`"
                 );
                 let page = self.page(Sort::Id, found);
                 return Ok(RecordPage { next: page.next.or(place), note: Some(note), ..page });
@@ -509,8 +512,9 @@ impl ListQuery<'_> {
         let is_cut = may_be_more && counted.await? == most;
         let note = is_cut.then(|| {
             format!(
-                "there are more than {MAX_SORTED_RECORDS} such records, and no index has them in this order: the \
-                 first {MAX_SORTED_RECORDS} of the index {index} were sorted; narrow the list by key or type"
+                "more than {MAX_SORTED_RECORDS} records match, and no index has this order: \
+                 only the first {MAX_SORTED_RECORDS} of the index {index} were sorted; filter by \
+                 key or type"
             )
         });
         Ok(RecordPage { records, next, note })

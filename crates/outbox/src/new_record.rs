@@ -189,21 +189,21 @@ impl NewRecord {
     fn check(&self) -> Result<(), EnqueueRefusal> {
         let is_empty = matches!(&self.record_id, RecordId::String(text) if text.is_empty());
         if is_empty {
-            return Err(EnqueueRefusal::new(RECORD_ID, "is empty; write a text or leave it out"));
+            return Err(EnqueueRefusal::new(RECORD_ID, "is empty; set a value or omit it"));
         }
         if !self.record_id.is_well_formed() {
             let why = "must be a UUID (binary subtype 4), an ObjectId, a string or an integer";
             return Err(EnqueueRefusal::new(RECORD_ID, why));
         }
         if self.kind.is_empty() {
-            return Err(EnqueueRefusal::new(TYPE, "is empty; routes match on it, so write one"));
+            return Err(EnqueueRefusal::new(TYPE, "is empty; set it, since routes match on it"));
         }
         for (name, value) in &self.headers {
             if name.contains('\0') {
-                return Err(EnqueueRefusal::new(HEADERS, "a name has U+0000; remove it"));
+                return Err(EnqueueRefusal::new(HEADERS, "a name contains U+0000; remove it"));
             }
             if !is_scalar(value) {
-                let why = "must be a scalar or a binary; write text or put it in the payload";
+                let why = "must be a scalar or a binary; write a text, or move it to the payload";
                 return Err(EnqueueRefusal::new(&format!("{HEADERS}.{name}"), why));
             }
         }

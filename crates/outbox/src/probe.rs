@@ -20,8 +20,8 @@ const UNAUTHORIZED: i32 = 13;
 pub enum ProbeError {
     /// MongoDB stored another `seq` than its cluster time.
     #[error(
-        "outbox probe: seq is {found} after an insert: something between this program and MongoDB changes or replaces \
-         the zero timestamp, so records would have no order; connect to MongoDB itself, 5.0 or newer"
+        "outbox probe: seq is {found} after an insert: a proxy or server changes or removes the \
+         zero timestamp, so that records have no order; connect directly to MongoDB 5.0 or newer"
     )]
     SeqNotFilled {
         /// What is there: `zero`, `absent`, or `not a timestamp`.
@@ -29,12 +29,14 @@ pub enum ProbeError {
     },
     /// The server has no transactions.
     #[error(
-        "outbox probe: MongoDB has no transactions here; make it a replica set, of one member at least"
+        "outbox probe: MongoDB is a standalone server without transactions; make it a replica \
+         set of at least one member"
     )]
     NoTransactions(#[source] Error),
     /// The user must not read the records.
     #[error(
-        "outbox probe: the user has no right to read the records; grant find on {collection}, or do not probe"
+        "outbox probe: the user has no privilege to read records; grant find on {collection}, \
+         or do not probe"
     )]
     NotReadable {
         /// The collection of the records.

@@ -62,14 +62,14 @@ pub async fn prune(
         .sort(doc! { date: 1 })
         .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
         .hint(Hint::Name(index.to_owned()));
-    let found = within("choose records", limits::REPORT_TIMEOUT, find);
+    let found = within("select records", limits::REPORT_TIMEOUT, find);
     let mut cursor = collections.by_index(index, found).await?;
     let mut pruned = Pruned::default();
     let mut more = true;
     while more {
         let mut ids = Vec::new();
         while more && ids.len() < BATCH_SIZE {
-            more = within("choose records", limits::REPORT_TIMEOUT, cursor.advance()).await?;
+            more = within("select records", limits::REPORT_TIMEOUT, cursor.advance()).await?;
             if more {
                 ids.push(RawId::of(cursor.current()));
             }

@@ -97,14 +97,15 @@ impl RedriveResult {
         let too_large = (self.too_large > 0).then(|| {
             let count = self.too_large;
             format!(
-                "{count} are so near to 16 MiB that nothing fits in: shorten their payloads first"
+                "{count} are too close to MongoDB's limit of 16 MiB to be changed; shorten \
+                 their payloads first"
             )
         });
         let refused = self.code.map(|code| {
             let count = self.refused;
             format!(
-                "{count} are refused by MongoDB (code {code}): let the validator of outbox_records \
-                 permit the change"
+                "{count} are rejected by MongoDB (code {code}); change the validator of \
+                 outbox_records to permit the change"
             )
         });
         let left: Vec<String> = too_large.into_iter().chain(refused).collect();
@@ -143,28 +144,30 @@ impl RedriveRefusal {
     /// permits redelivery.
     pub fn explain(&self, redrive: Redrive, redeliver: &str) -> String {
         let permitted = match redrive {
-            Redrive::Requeue => "dead records are requeued",
-            Redrive::Redeliver => "dead and done records are delivered again",
-            Redrive::Discard => "dead, scheduled, pending and invalid records are discarded",
+            Redrive::Requeue => "dead records can be requeued",
+            Redrive::Redeliver => "dead and done records can be redelivered",
+            Redrive::Discard => "dead, scheduled, pending and invalid records can be discarded",
         };
         match self {
             Self::Missing => "there is no record with this id".to_owned(),
             Self::Leased { until } => {
                 let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
                 let until = until.unwrap_or_default();
-                format!("it is leased{until}: a relay delivers it; try again when it has settled")
+                format!("it is leased{until} by an instance that delivers it; try again after that")
             }
             Self::TooLarge => {
-                "it is so near to 16 MiB that nothing fits in; shorten its payload first".to_owned()
+                "it is too close to MongoDB's limit of 16 MiB to be changed; shorten its \
+                 payload first"
+                    .to_owned()
             }
             Self::Server(code) => format!(
-                "MongoDB refuses the change (code {code}): let the validator of outbox_records permit \
-                 it"
+                "MongoDB rejects the change (code {code}); change the validator of \
+                 outbox_records to permit it"
             ),
             Self::Status(status) if redrive == Redrive::Requeue && status == DONE => {
-                format!("it is done; {redeliver} sends it to its consumers once more")
+                format!("it is done; use {redeliver} to deliver it to its consumers again")
             }
-            Self::Status(status) => format!("it is {status}, and only {permitted}"),
+            Self::Status(status) => format!("it is {status}; only {permitted}"),
         }
     }
 }
@@ -266,13 +269,13 @@ impl Redriver {
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
             .hint(Hint::Name(chosen.index().to_owned()));
-        let found = within("choose records", limits::REPORT_TIMEOUT, find);
+        let found = within("select records", limits::REPORT_TIMEOUT, find);
         let mut cursor = self.collections.by_index(chosen.index(), found).await?;
         let mut redriven = RedriveResult::default();
         loop {
             let mut rounds = Rounds::default();
             while rounds.count < BATCH_SIZE
-                && within("choose records", limits::REPORT_TIMEOUT, cursor.advance()).await?
+                && within("select records", limits::REPORT_TIMEOUT, cursor.advance()).await?
             {
                 rounds.add(cursor.current());
             }
@@ -398,7 +401,7 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<RedriveRefusal> {
         Some(Bson::String(status)) => status.as_str(),
         _ => {
             return (redrive != Redrive::Discard)
-                .then(|| RedriveRefusal::Status("of no status".to_owned()));
+                .then(|| RedriveRefusal::Status("without a status".to_owned()));
         }
     };
     match (redrive, status) {
@@ -410,7 +413,7 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<RedriveRefusal> {
         (_, PENDING | SCHEDULED | DONE | DEAD) => Some(RedriveRefusal::Status(status.to_owned())),
         _ => {
             let status = bounded(status, MAX_STATUS_CHARS);
-            Some(RedriveRefusal::Status(format!("of the invalid status {status:?}")))
+            Some(RedriveRefusal::Status(format!("in the invalid status {status:?}")))
         }
     }
 }

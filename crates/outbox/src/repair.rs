@@ -68,9 +68,9 @@ pub enum Unleasable {
 impl Unleasable {
     fn action(self) -> &'static str {
         match self {
-            Self::Unfit(_) => "make an unfit record dead",
-            Self::Exhausted { .. } => "make a suspect dead",
-            Self::Oversized => "make an oversized record dead",
+            Self::Unfit(_) => "dead-letter an invalid record",
+            Self::Exhausted { .. } => "dead-letter a poison record",
+            Self::Oversized => "dead-letter an oversized record",
         }
     }
 

@@ -107,7 +107,7 @@ impl OutboxSnapshot {
         } else {
             let options = SessionOptions::builder().snapshot(true).build();
             let session = collections.client().start_session().with_options(options);
-            Some(within("begin a snapshot", limits::BATCH_TIMEOUT, session).await?)
+            Some(within("start a snapshot", limits::BATCH_TIMEOUT, session).await?)
         };
         Ok(Self { session, records: collections.records(), within_keys: false })
     }

@@ -291,11 +291,10 @@ fn document(bytes: &[u8], path: &str, deeper: usize, invalid: &mut Vec<String>) 
         let name = escaped(element.name);
         let path = format!("{path}{name}");
         if std::str::from_utf8(element.name).is_err() {
-            invalid.push(format!("{path}: the field's name is not UTF-8"));
+            invalid.push(format!("{path}: the name of the field is not valid UTF-8"));
         }
         if document.contains_key(&name) {
-            invalid
-                .push(format!("{path}: there are two fields of this name; the first one is shown"));
+            invalid.push(format!("{path}: appears twice; the first value is shown"));
             continue;
         }
         document.insert(name, shown(&element, &path, deeper, invalid));
@@ -323,7 +322,7 @@ fn shown(element: &Element<'_>, path: &str, deeper: usize, invalid: &mut Vec<Str
     let text = element.value.get(4..element.value.len().saturating_sub(1));
     match (element.kind, text) {
         (0x02 | 0x0d | 0x0e, Some(text)) => {
-            invalid.push(format!("{path}: text that is not UTF-8"));
+            invalid.push(format!("{path}: is not valid UTF-8"));
             Bson::String(String::from_utf8_lossy(text).into_owned())
         }
         _ => {
@@ -385,10 +384,10 @@ mod tests {
         };
         assert_eq!(shown.document, expected);
         let expected = [
-            "a\\xff\\xfeb: the field's name is not UTF-8",
-            "payload.a\\xff\\xfeb: the field's name is not UTF-8",
-            "payload.a\\xff\\xfeb.1: text that is not UTF-8",
-            "type: text that is not UTF-8",
+            "a\\xff\\xfeb: the name of the field is not valid UTF-8",
+            "payload.a\\xff\\xfeb: the name of the field is not valid UTF-8",
+            "payload.a\\xff\\xfeb.1: is not valid UTF-8",
+            "type: is not valid UTF-8",
         ];
         assert_eq!(shown.invalid, expected);
     }

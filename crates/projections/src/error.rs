@@ -92,8 +92,8 @@ pub enum ProjectionError {
     },
     /// The projector failed with this event, each time.
     #[error(
-        "position {position}: event {event} of {aggregate}: the projector failed {attempts} times; correct \
-         it and start again: nothing was skipped"
+        "position {position}: event {event} of {aggregate}: the projector failed {attempts} \
+         times; correct it and restart; nothing was skipped"
     )]
     Poison {
         /// The position of the event. The checkpoint is before it.
@@ -110,8 +110,8 @@ pub enum ProjectionError {
     },
     /// The checkpoint is of another feed: positions name other events since a restore.
     #[error(
-        "generation {generation}: checkpoint of feed {given}, and this is feed {actual}: since a restore, \
-         positions name other events; rebuild"
+        "generation {generation}: checkpoint of feed {given}, but this is feed {actual}: after \
+         a restore, positions refer to other events; rebuild"
     )]
     WrongFeed {
         /// The generation.
@@ -123,8 +123,8 @@ pub enum ProjectionError {
     },
     /// The checkpoint is beyond the head of the feed.
     #[error(
-        "generation {generation}: position = {position}: is ahead of the feed, whose head is {head}; the \
-         checkpoint is of another database: rebuild"
+        "generation {generation}: position = {position}: is ahead of the feed, whose head is \
+         {head}; the checkpoint belongs to another database; rebuild"
     )]
     PositionAhead {
         /// The generation.
@@ -136,8 +136,8 @@ pub enum ProjectionError {
     },
     /// The generation was built with another revision of the projector.
     #[error(
-        "generation {generation}: revision = {stored}: this process has revision {own}; rebuild, or run \
-         the other one"
+        "generation {generation}: revision = {stored}: this process has revision {own}; \
+         rebuild, or run revision {stored}"
     )]
     OtherRevision {
         /// The generation.
@@ -158,7 +158,10 @@ pub enum ProjectionError {
         own: String,
     },
     /// There is no such generation: it was dropped, or never begun.
-    #[error("generation {generation}: does not exist; it was dropped, or never begun")]
+    #[error(
+        "generation {generation}: does not exist; it was dropped, or its rebuild was never \
+         started"
+    )]
     NoGeneration {
         /// The generation.
         generation: Generation,
@@ -189,7 +192,7 @@ pub enum ProjectionError {
     #[error("failed to read the feed")]
     Feed(#[source] FeedError),
     /// MongoDB failed.
-    #[error("failed to keep the read model")]
+    #[error("failed to update the read model")]
     Store(#[from] StoreError),
     /// The projector could not prepare the collections.
     #[error("generation {generation}: failed to prepare its collections")]

@@ -19,7 +19,7 @@ pub struct EventPlace {
 
 /// The headers of a message do not say the place of an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("message: header {header} = {}: {problem}; take messages of appended events only", found(.value))]
+#[error("message: header {header} = {}: {problem}; consume only messages of appended events", found(.value))]
 pub struct PlaceError {
     /// The header.
     pub header: &'static str,

@@ -100,7 +100,7 @@ impl ReadModel {
         };
         let to = doc! { "$set": { NEWEST: next.0, BUILDING: next.0 } };
         let has_begun = self
-            .transact("begin a rebuild", &mut |session| {
+            .transact("start a rebuild", &mut |session| {
                 let (database, checkpoint) = (self.database.clone(), checkpoint.clone());
                 let (unbegun, to) = (unbegun.clone(), to.clone());
                 async move {
@@ -116,7 +116,7 @@ impl ReadModel {
             })
             .await?;
         if has_begun {
-            info!(read_model = self.name.as_str(), generation = next.0, "a rebuild has begun");
+            info!(read_model = self.name.as_str(), generation = next.0, "started a rebuild");
             return Ok(next);
         }
         // Another process has begun one.
@@ -168,7 +168,7 @@ impl ReadModel {
                 Ok(Switched::Behind | Switched::Other) => {}
                 // Whether it took effect is seen in the next round.
                 Err(error) if !error.is_permanent() => {
-                    warn!(error = chain(&error), "failed to switch; trying again");
+                    warn!(error = chain(&error), "failed to switch; retrying");
                 }
                 Err(error) => return Err(error.into()),
             }

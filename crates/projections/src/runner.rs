@@ -97,7 +97,7 @@ impl<P: Projector> Runner<'_, P> {
         let name = self.collections.name.as_str();
         let prepared = self.projector.prepare(&self.collections).await;
         prepared.map_err(|error| ProjectionError::prepare(generation, error))?;
-        info!(read_model = name, generation = generation.0, "following the feed");
+        info!(read_model = name, generation = generation.0, "reading the feed");
         let mut failures = 0_u32;
         loop {
             let before = self.model.checkpoint(generation).await;
@@ -124,7 +124,7 @@ impl<P: Projector> Runner<'_, P> {
                 }
                 Interruption::Failed(error) => {
                     let error = chain(&error);
-                    warn!(read_model = name, error, "failed to advance; trying again");
+                    warn!(read_model = name, error, "failed to advance; retrying");
                     RetryPolicy::ENDLESS.pause_before(failures.saturating_sub(1))
                 }
                 Interruption::NoFeed => Some(MISSING_PAUSE),
@@ -152,7 +152,7 @@ impl<P: Projector> Runner<'_, P> {
                 Some(Err(error)) => return self.unreadable(error, checkpoint),
                 None if self.stop.is_cancelled() => return Ok(Interruption::Stopped),
                 None => {
-                    let detail = "its reader ended by itself".to_owned();
+                    let detail = "its reader ended unexpectedly".to_owned();
                     let error = StoreError::Answer { action: "read the feed", detail };
                     return Ok(Interruption::Failed(error));
                 }
@@ -209,7 +209,7 @@ impl<P: Projector> Runner<'_, P> {
                 BatchOutcome::Again(error) if error.is_permanent() => return Err(error.into()),
                 BatchOutcome::Again(error) => {
                     let error = chain(&error);
-                    debug!(error, "a transaction of the read model begins again");
+                    debug!(error, "a transaction of the read model restarts");
                     conflicts += 1;
                     RetryPolicy::ENDLESS.pause_before(conflicts - 1).unwrap_or_default()
                 }
@@ -260,9 +260,9 @@ impl<P: Projector> Runner<'_, P> {
         let unmoved = checkpoint.unmoved(&self.collections.name);
         let set = bson::doc! { "$set": { FAILURE: failure.document() } };
         let noting = stored.update_one(unmoved, set).into_future();
-        let noted = within("note a failure", limits::BATCH_TIMEOUT, noting).await;
+        let noted = within("store a failure", limits::BATCH_TIMEOUT, noting).await;
         if let Err(error) = noted {
-            debug!(error = chain(&error), "a failure was not noted");
+            debug!(error = chain(&error), "failed to store a failure");
         }
     }
 
@@ -313,6 +313,6 @@ impl<P: Projector> Runner<'_, P> {
     async fn session(&self) -> Result<ClientSession, StoreError> {
         let starting = self.collections.database.client().start_session();
         let starting = starting.causal_consistency(false).into_future();
-        within("begin a session", limits::BATCH_TIMEOUT, starting).await
+        within("start a session", limits::BATCH_TIMEOUT, starting).await
     }
 }

@@ -52,8 +52,9 @@ pub enum Guarded {
 pub enum GuardError {
     /// The source lets only some events of a stream pass, so that predecessors are missing.
     #[error(
-        "stream guard: filter = {filter:?}: a source with a filter of events or of a tenant lacks \
-         predecessors; consume all events of a stream, or project from the feed, which needs no guard"
+        "stream guard: filter = {filter:?}: a source that filters by event or tenant lacks \
+         predecessors; consume all events of a stream, or project from the feed, which needs no \
+         guard"
     )]
     FilteredSource {
         /// The filter.
@@ -186,7 +187,7 @@ impl StreamGuard {
                     continue;
                 }
                 Ok(Tried::Raced) => {
-                    let detail = format!("other consumers came first {races} times");
+                    let detail = format!("concurrent consumers changed the document {races} times");
                     return Err(StoreError::Answer { action: "apply an event", detail }.into());
                 }
                 Ok(Tried::Gap(found)) if pause.is_none() => {

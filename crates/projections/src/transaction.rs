@@ -70,7 +70,7 @@ pub(crate) async fn apply<P: Projector>(
         Some(outcome) => {
             let aborting = session.abort_transaction();
             if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
-                debug!(%error, "a transaction was not aborted");
+                debug!(%error, "failed to abort a transaction");
             }
             outcome
         }

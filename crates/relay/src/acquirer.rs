@@ -176,7 +176,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         for record in &oversized {
             if let Err(error) = repairer.mark_oversized(record, "the lease").await {
                 let error = chain(&error);
-                warn!(error, "failed to make an oversized record dead; the next scan tries again");
+                warn!(error, "failed to dead-letter an oversized record; the next scan retries");
             }
         }
         Ok(lanes)
@@ -243,11 +243,7 @@ impl<'a, S: Sink> Acquirer<'a, S> {
     async fn release_unknown(&self, lease: LeaseId, ids: &[RecordId], error: &StoreError) -> bool {
         let records = ids.len();
         let cause = chain(error);
-        warn!(
-            records,
-            error = cause,
-            "the outcome of a lease is unknown; its records are released"
-        );
+        warn!(records, error = cause, "the outcome of a lease is unknown; releasing its records");
         let releasing = async {
             // The second release covers a command that was still on its way.
             let mut empty = 0;
@@ -257,7 +253,10 @@ impl<'a, S: Sink> Acquirer<'a, S> {
                     Ok(false) => empty = 0,
                     Err(StoreError::Refused { .. }) => return false,
                     Err(error) => {
-                        debug!(error = chain(&error), "not released yet");
+                        debug!(
+                            error = chain(&error),
+                            "failed to release a lease of unknown outcome; retrying"
+                        );
                         empty = 0;
                     }
                 }
@@ -274,9 +273,13 @@ impl<'a, S: Sink> Acquirer<'a, S> {
             () = stopping => false,
         };
         if is_released {
-            info!(records, "a lease of unknown outcome is released");
+            info!(records, "released a lease of unknown outcome");
         } else {
-            warn!(records, "a lease of unknown outcome was not released; it ends by itself");
+            warn!(
+                records,
+                "failed to release a lease of unknown outcome; its records stay leased until it \
+                 expires"
+            );
         }
         is_released
     }

@@ -43,7 +43,7 @@ pub(super) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
         tokio::time::sleep(context.settings.audit_interval).await;
         if let Err(error) = audit(&context, &wakeup).await {
             // The scan meets the same error and logs it.
-            debug!(error = chain(&error), "an audit failed; the next one is made in its time");
+            debug!(error = chain(&error), "an audit failed; the next one runs as scheduled");
         }
     }
 }
@@ -68,7 +68,7 @@ async fn audit<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<()
             %id,
             key = lane.as_str(),
             partition,
-            "a record was not brought by the change stream: its key is read now; please report this"
+            "the change stream missed a record; its key is read again; please report this as a bug"
         );
         context.metrics.audit_finding();
         context.state.key_table.require_scan(lane, partition, id);

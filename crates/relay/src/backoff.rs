@@ -54,7 +54,7 @@ impl Default for Backoff {
 impl Backoff {
     /// Checks the rules of more than one key.
     pub fn validate(&self, rules: &mut Rules) {
-        rules.require(self.max >= self.initial, "max", "is below relay.backoff.initial");
+        rules.require(self.max >= self.initial, "max", "must be at least relay.backoff.initial");
     }
 
     /// The wait after the `attempt`-th counted attempt (from 1).

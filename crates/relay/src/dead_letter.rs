@@ -52,7 +52,7 @@ pub(super) fn queue<S>(context: &RelayContext<S>, record: &Record, reason: &Dead
     }
     let dead = DeadRecord { id: record.id.clone(), reason: reason.clone() };
     if context.queues.dead_letters.try_send(dead).is_err() {
-        warn!(id = %record.id, "the dead letter was not sent: too many wait");
+        warn!(id = %record.id, "dropped a dead-letter copy, since too many are waiting");
     }
 }
 
@@ -83,7 +83,7 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
                 Err(error) => chain(&error),
             };
             if !std::mem::replace(&mut is_reported, true) {
-                warn!(%id, why, "failed to send a dead letter; it is tried again");
+                warn!(%id, why, "failed to send a dead-letter copy; retrying");
             }
             tokio::time::sleep(self.context.settings.sink_probe_interval_max).await;
         }
@@ -110,7 +110,7 @@ impl<'a, S: Sink> DeadLetterSender<'a, S> {
         }
         let id = &record.id;
         let never = |why: &str| {
-            warn!(%id, why, "the dead letter could not be sent");
+            warn!(%id, why, "failed to send a dead-letter copy");
             Ok(())
         };
         let message = match self.message(wanted, record, attempts, reason) {

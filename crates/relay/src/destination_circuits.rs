@@ -292,7 +292,7 @@ impl DestinationCircuits {
         let mut circuits = self.circuits.lock();
         let circuit = circuits.get_mut(destination);
         circuit.is_some_and(|circuit| {
-            self.close(circuit, destination, handed_over, "destination answers again")
+            self.close(circuit, destination, handed_over, "destination responds again")
         })
     }
 
@@ -403,7 +403,8 @@ impl DestinationCircuits {
         self.open.fetch_sub(unused.len(), Ordering::Relaxed);
         drop(circuits);
         for (Address { destination, key }, _) in unused.iter().filter(|(_, is_logged)| *is_logged) {
-            info!(sink = %self.sink, destination, key, "destination is no longer paused: no record waits");
+            info!(sink = %self.sink, destination, key, "destination is no longer paused, since \
+                                                        no record waits for it");
         }
         unused.into_iter().map(|(destination, _)| destination).collect()
     }
@@ -432,7 +433,8 @@ impl DestinationCircuits {
             let Address { destination, key } = destination;
             warn!(
                 sink = %self.sink,
-                destination, key, cause, "destination does not confirm: paused, no attempt is counted"
+                destination, key, cause, "destination does not confirm; paused it, no attempts \
+                                          are counted"
             );
         }
         noted

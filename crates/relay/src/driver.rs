@@ -131,7 +131,7 @@ impl<S: Sink> Driver<S> {
     /// Drains every lane: it publishes nothing more, and settles or releases its records.
     pub(super) async fn drain(&mut self) -> Result<(), JoinError> {
         let in_flight = self.context.state.in_flight.records();
-        info!(in_flight, "stopping: settling or releasing what is in flight");
+        info!(in_flight, "stopping; settling or releasing records in flight");
         self.context.state.key_table.set_owned(&[]);
         self.leave_live(LeaveReason::OnPurpose);
         self.decline_targets();
@@ -497,7 +497,7 @@ impl<S: Sink> Driver<S> {
         if self.schedule.store_answers() {
             self.context.state.store_health.succeeded(StoreWork::Take);
             self.is_refusal_reported = false;
-            info!("MongoDB answers again: taking goes on");
+            info!("MongoDB responds again; resumed leasing records");
         }
     }
 
@@ -512,9 +512,9 @@ impl<S: Sink> Driver<S> {
         self.is_refusal_reported = is_refused;
         let (words, remedy) = (words(error), remedy(error));
         if is_refused {
-            warn!(error = words, remedy, "MongoDB refuses the relay: taking is paused");
+            warn!(error = words, remedy, "MongoDB rejects the relay; paused leasing records");
         } else {
-            warn!(error = words, "MongoDB does not answer: taking is paused");
+            warn!(error = words, "MongoDB does not respond; paused leasing records");
         }
     }
 }

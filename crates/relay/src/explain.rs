@@ -191,17 +191,17 @@ impl Explainer {
                 let due = time(Some(due));
                 if attempts >= self.max_attempts && self.is_dying(&record).await? {
                     let detail = format!(
-                        "is to become dead: its last delivery failed, and its dead letter \
-                         (relay.dead_letter) is tried again at {due}"
+                        "becomes dead after its dead-letter copy (relay.dead_letter), which is \
+                         retried at {due}: its last delivery failed"
                     );
                     return Ok(Explanation::new(WaitsFor::DeadLetter, detail, front));
                 }
                 let detail = match front.get_str(LAST_ERROR) {
                     Ok(error) if attempts > 0 => format!(
-                        "is tried again at {due}, after delivery {attempts} of {} failed: {error}",
+                        "is retried at {due}: delivery {attempts} of {} failed: {error}",
                         self.max_attempts
                     ),
-                    _ => format!("must not be delivered before {due} (visibleAt)"),
+                    _ => format!("is not due before {due} (visibleAt)"),
                 };
                 Ok(Explanation::new(WaitsFor::NotDue, detail, front))
             }
@@ -229,24 +229,25 @@ impl Explainer {
         let owner = match of_partition(&self.collections, partition, self.stale_after).await? {
             Ownership::Owned(owner) => owner,
             Ownership::NoInstance => {
-                let detail = "waits for a relay: no instance is alive, start `postrider run`";
+                let detail = "waits for an instance: none is alive; start `postrider run`";
                 return Ok(Explanation::new(WaitsFor::Instance, detail.to_owned(), front));
             }
             Ownership::Paused => {
-                let detail = "waits: the relay is paused, `postrider relay resume` ends that";
+                let detail = "waits, since the relay is paused; resume it with `postrider relay \
+                              resume`";
                 return Ok(Explanation::new(WaitsFor::Paused, detail.to_owned(), front));
             }
             Ownership::Unowned => {
                 let detail = format!(
-                    "waits for a relay: no instance has its partition {partition} yet; one takes \
-                     it within seconds"
+                    "waits for an instance: none owns its partition {partition} yet; one \
+                     acquires it within seconds"
                 );
                 return Ok(Explanation::new(WaitsFor::Instance, detail, front));
             }
             Ownership::Stale(owner) => {
                 let detail = format!(
-                    "waits for a relay: its partition {partition} belongs to {}, whose heartbeat \
-                     is stale; another instance takes it over",
+                    "waits for an instance: its partition {partition} belongs to {}, whose \
+                     heartbeat is stale; another instance takes it over",
                     owner.name()
                 );
                 let waiting = Explanation::new(WaitsFor::Instance, detail, front);
@@ -256,42 +257,43 @@ impl Explainer {
         let who = owner.name();
         let (waits_for, detail) = if names(&owner, fields::REFUSED, record) {
             let detail = format!(
-                "waits for MongoDB, which refuses to let {who} change it: let the validator of \
-                 outbox_records permit what the relay writes"
+                "waits, since MongoDB rejects the changes of {who}; change the validator of \
+                 outbox_records to permit what the relay writes"
             );
             (WaitsFor::Refused, detail)
         } else if let RecordState::Defect(wrong) = of_itself {
             let wrong = in_words(wrong, &front);
-            (WaitsFor::Repair, format!("is corrected by {who} before it goes: {wrong}"))
+            (WaitsFor::Repair, format!("is corrected by {who} before its delivery: {wrong}"))
         } else if of_itself == RecordState::Poison {
             let (attempts, most) = (record.attempt, self.max_attempts);
             let crashes = record.crashes();
             let detail = format!(
-                "goes alone, in its turn, on {who}: {crashes} of its leases ended without an outcome \
+                "is in quarantine on {who}: {crashes} of its leases ended without an outcome \
                  (delivery {attempts} of {most}){}",
                 unnamed(&owner)
             );
             (WaitsFor::Quarantined, detail)
         } else if names(&owner, fields::ALONE, record) {
             let detail = format!(
-                "goes alone, in its turn, on {who}: it was in flight each time that its connection \
-                 was lost"
+                "is in quarantine on {who}: it was in flight each time its connection was lost"
             );
             (WaitsFor::Quarantined, detail)
         } else if names(&owner, fields::DEAD_LETTER, record) {
             let detail = format!(
-                "is to become dead; {who} waits until its dead letter can be sent \
-                 (relay.dead_letter): the sink is down, or the destination does not confirm"
+                "becomes dead when {who} can send its dead-letter copy (relay.dead_letter): the \
+                 sink is down, or the destination does not confirm"
             );
             (WaitsFor::DeadLetter, detail)
         } else if names(&owner, fields::UNCONFIRMED, record) {
-            let detail = format!("waits for its destination, which does not confirm, {who} says");
+            let detail =
+                format!("waits for its destination, which does not confirm according to {who}");
             (WaitsFor::DestinationPaused, detail)
         } else if let Some(trouble) = store_trouble(&owner) {
-            let detail = format!("waits for MongoDB, {who} says ({}): {trouble}", owner.as_of());
+            let detail =
+                format!("waits for MongoDB according to {who} ({}): {trouble}", owner.as_of());
             (WaitsFor::Store, detail)
         } else {
-            (WaitsFor::Scan, format!("is taken by the next look of {who}{}", unnamed(&owner)))
+            (WaitsFor::Scan, format!("is leased at the next scan of {who}{}", unnamed(&owner)))
         };
         let instance = Some(owner.id.clone());
         let waiting = Explanation::new(waits_for, detail, front);
@@ -378,11 +380,11 @@ fn store_trouble(owner: &PartitionOwner) -> Option<&str> {
 /// Describes what the relay must correct before it delivers the record.
 fn in_words(wrong: Defect, front: &Document) -> String {
     match wrong {
-        Defect::Seq => "it has no usable seq".to_owned(),
+        Defect::Seq => "it has no valid seq".to_owned(),
         Defect::Partition => {
             let partition = front.get(PARTITION).map(ToString::to_string).unwrap_or_default();
             let partition = shortened(&partition, 100);
-            format!("its partition, {partition}, is no integral number from 0 to 255")
+            format!("its partition, {partition}, is not an integer from 0 to 255")
         }
     }
 }
@@ -411,8 +413,8 @@ fn unnamed(owner: &PartitionOwner) -> String {
     match of_the_relay.iter().map(count).max().unwrap_or(0) {
         0..=MAX_NAMED => String::new(),
         many => format!(
-            ", unless it is one of the {many} records of which that instance names {MAX_NAMED} only: \
-             `postrider relay blocked-keys` lists them"
+            ", unless it is one of {many} waiting records, of which that instance reports only \
+             {MAX_NAMED}; list them with `postrider relay blocked-keys`"
         ),
     }
 }
@@ -420,31 +422,31 @@ fn unnamed(owner: &PartitionOwner) -> String {
 fn scheduled(record: &Document, now: DateTime) -> Explanation {
     let due = read(record).visible_at;
     let detail = match due.filter(|due| *due > now) {
-        Some(due) => format!("takes its place in its key at {} (visibleAt)", time(Some(due))),
-        None => "is due: a relay makes it pending at its next look".to_owned(),
+        Some(due) => format!("becomes pending at {} (visibleAt)", time(Some(due))),
+        None => "is due; an instance makes it pending at its next scan".to_owned(),
     };
     Explanation::new(WaitsFor::Scheduled, detail, record.clone())
 }
 
 fn invalid(record: &Document) -> Explanation {
     let status = match record.get(STATUS) {
-        Some(Bson::String(status)) => format!("its status {:?}", shortened(status, 100)),
-        Some(_) => "its status, which is not a string,".to_owned(),
-        None => "its status, which is absent,".to_owned(),
+        Some(Bson::String(status)) => format!("the status {:?}", shortened(status, 100)),
+        Some(_) => "a status that is not a string".to_owned(),
+        None => "no status".to_owned(),
     };
     let detail = format!(
-        "waits for nothing that comes by itself: {status} is none of pending, scheduled, done and \
-         dead, so no relay delivers it; correct it or remove the record"
+        "is never delivered, since it has {status}, which must be pending, scheduled, done or \
+         dead; correct the status, or remove the record"
     );
     Explanation::new(WaitsFor::Invalid, detail, record.clone())
 }
 
 fn blocked(dead: Document) -> Explanation {
     let id = id_of(&dead);
-    let reason = dead.get_str(DEAD_REASON).unwrap_or("no reason is kept");
+    let reason = dead.get_str(DEAD_REASON).unwrap_or("no reason stored");
     let detail = format!(
-        "behind {id}, which is dead and blocks its key ({reason}): `postrider outbox requeue` \
-         or `discard` lets the key go on"
+        "behind {id}, which is dead and blocks its key ({reason}); requeue or discard it with \
+         `postrider outbox requeue` or `discard`"
     );
     Explanation {
         behind: Some(id.to_string()),
@@ -463,7 +465,7 @@ fn id_of(record: &Document) -> RecordId {
 }
 
 fn time(date: Option<DateTime>) -> String {
-    date.and_then(rfc3339).unwrap_or_else(|| "a time beyond all calendars".to_owned())
+    date.and_then(rfc3339).unwrap_or_else(|| "an unrepresentable time".to_owned())
 }
 
 fn text(id: Bson) -> String {

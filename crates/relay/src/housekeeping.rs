@@ -77,7 +77,7 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
                 again = RETRY_PAUSE.0;
                 context.state.store_health.succeeded(StoreWork::Promote);
                 if std::mem::take(&mut is_reported) {
-                    info!("scheduled records are made pending again");
+                    info!("promoting scheduled records again");
                 }
                 pause
             }
@@ -92,10 +92,10 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
                     let error = words;
                     warn!(
                         error,
-                        remedy, "MongoDB refuses the relay: scheduled records are not made pending"
+                        remedy, "MongoDB rejects the relay; scheduled records are not promoted"
                     );
                 } else {
-                    debug!(error = words, "housekeeping is put off");
+                    debug!(error = words, "failed to promote scheduled records; retrying");
                 }
                 let longer = (again * 2).min(RETRY_PAUSE.1);
                 std::mem::replace(&mut again, longer)
@@ -135,7 +135,7 @@ async fn run_round<S: Sink>(
             && Repairer::new(context).mark_unpromotable(&id).await?)
         {
             if unpromoted.reported.is_news(&id) {
-                warn!(id = id.text(), code, "MongoDB refuses to make a scheduled record pending");
+                warn!(id = id.text(), code, "MongoDB rejects the promotion of a scheduled record");
             }
             unpromoted.until.insert(id, now + RefusedChanges::RETRY_PAUSE);
         }

@@ -101,7 +101,7 @@ impl<S: Sink> IsolatedConnections<S> {
             result = sink.publish(message).await;
         }
         if result.is_ok() && self.lacking.swap(false, Ordering::Relaxed) {
-            info!(sink = %self.name, "there is an isolated connection again");
+            info!(sink = %self.name, "opened an isolated connection again");
         }
         if slot.is_exclusive() {
             *self.confirmed.lock() = result.is_ok().then(Instant::now);
@@ -115,8 +115,8 @@ impl<S: Sink> IsolatedConnections<S> {
             warn!(
                 sink = %self.name,
                 cause = %down,
-                "no isolated connection can be opened: records that are to go alone, and paused \
-                 destinations, wait for one; allow the user six connections in all"
+                "failed to open an isolated connection; quarantined records and paused \
+                 destinations wait for it; allow the user at least six connections"
             );
         }
     }

@@ -54,7 +54,7 @@ impl ActiveLeases {
                 in_use.filter(|one| !one.in_flight().is_empty()).collect();
             if in_use.is_empty() && self.store_health.succeeded(StoreWork::Renew).is_some() {
                 // Their records are settled or lost.
-                info!("the leases that were not renewed are over");
+                info!("the leases that were not renewed have expired");
             }
             in_use.into_iter().filter(|lease| lease.wants_renewal(now)).collect()
         };
@@ -69,17 +69,20 @@ impl ActiveLeases {
         let began = Instant::now();
         let limit = leaser.length() / 3;
         let renewed = tokio::time::timeout(limit, renew(leaser, lease, &members)).await;
-        match renewed.unwrap_or(Err(StoreError::TimedOut { action: "renew a lease", limit })) {
+        match renewed.unwrap_or(Err(StoreError::TimedOut { action: "renew leases", limit })) {
             Ok(()) => {
                 if self.store_health.succeeded(StoreWork::Renew).is_some() {
-                    info!("leases are renewed again");
+                    info!("renewing leases again");
                 }
             }
             Err(error) => {
                 if self.store_health.failed(StoreWork::Renew, began, &error) {
                     let remedy = remedy(&error);
                     let error = words(&error);
-                    warn!(error, remedy, "leases are not renewed: they end in their time");
+                    warn!(
+                        error,
+                        remedy, "failed to renew leases; they stay valid until they expire"
+                    );
                 }
             }
         }

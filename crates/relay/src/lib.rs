@@ -166,12 +166,12 @@ pub struct RelayParts<S> {
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// One of its tasks panicked: a bug.
-    #[error("a part of the relay ended by a panic")]
+    #[error("a task of the relay panicked")]
     Panicked(#[source] JoinError),
-    /// The shutdown timeout passed before everything in flight was settled or released.
+    /// The shutdown timeout passed before all records in flight were settled or released.
     #[error(
-        "the relay was not done within relay.shutdown_timeout: {in_flight} records wait out their \
-         lease, such as {some}"
+        "the relay did not finish within relay.shutdown_timeout: {in_flight} records stay \
+         leased until their lease expires, for example {some}"
     )]
     NotDone {
         /// Records that were still leased.

@@ -181,7 +181,8 @@ impl LiveMode {
             info!(
                 lasted = ?lasted,
                 pause = ?pause,
-                "the change stream brings more than can be taken: rotations find the records"
+                "received more from the change stream than can be leased; scans find the \
+                 remaining records"
             );
         }
         Some(std::mem::take(&mut self.acquisitions))

@@ -22,7 +22,7 @@ const SLOW_PUBLISH: Duration = Duration::from_millis(300);
 /// A lane is urgent if it has this many times as many waiting records as the average lane.
 const URGENT_FACTOR: usize = 4;
 
-const SILENT_CONNECTION: &str = "no confirm on a connection on which the broker says nothing";
+const SILENT_CONNECTION: &str = "no confirm on a connection on which the broker does not respond";
 
 /// The result of one delivery, and its sink.
 #[derive(Debug)]

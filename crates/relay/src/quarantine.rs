@@ -126,7 +126,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         if !key_table.start_quarantined(&lane, head) {
             return Ok(None);
         }
-        debug!(record.id = %record.id, key = key.as_str(), "a quarantined record has its turn");
+        debug!(record.id = %record.id, key = key.as_str(), "delivering a quarantined record");
         let acquirer = Acquirer::new(self.context);
         let Some(lane) = acquirer.acquire_one(lane, record).await? else { return Ok(None) };
         let mut running = std::pin::pin!(lane_worker::run(lane.clone(), self.context));

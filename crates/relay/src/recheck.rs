@@ -42,7 +42,7 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
         let began = Instant::now();
         if let Err(error) = round(&context, &wakeup).await {
             // The scan meets the same error and logs it.
-            debug!(error = chain(&error), "failed to recheck blocked keys; they are read again");
+            debug!(error = chain(&error), "failed to recheck blocked keys; reading them again");
         }
         tokio::select! {
             () = tokio::time::sleep(poll.saturating_sub(began.elapsed())) => {}

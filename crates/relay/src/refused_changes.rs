@@ -44,8 +44,8 @@ impl RefusedChanges {
                 id = %record.id,
                 key = record.lane.as_str(),
                 code,
-                "MongoDB refuses to let the relay change a record, which waits with its key: let \
-                 the validator of outbox_records permit what the relay writes"
+                "MongoDB rejects a change of a record, which blocks its key; change the \
+                 validator of outbox_records to permit what the relay writes"
             );
         }
     }

@@ -135,14 +135,17 @@ impl SettlementWriter {
                     if self.store_health.failed(StoreWork::Settle, began, &error) {
                         let remedy = remedy(&error);
                         let error = words(&error);
-                        warn!(error, remedy, "settling fails: it is repeated until MongoDB has it");
+                        warn!(
+                            error,
+                            remedy, "failed to settle records; retrying until MongoDB acknowledges"
+                        );
                     }
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
         };
         if let Some(failures) = self.store_health.succeeded(StoreWork::Settle) {
-            info!(failures, "settling goes on");
+            info!(failures, "settling records again");
         }
         failpoint::hit("relay::after_settle");
         let mut refused = Vec::new();

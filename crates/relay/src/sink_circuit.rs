@@ -59,7 +59,7 @@ impl SinkCircuit {
     /// Returns why the sink is down; `None` while it is up.
     pub fn trouble(&self) -> Option<SinkDown> {
         match &*self.state.borrow() {
-            State::New => Some(SinkDown::new("not reached yet")),
+            State::New => Some(SinkDown::new("not connected yet")),
             State::Open { why, .. } => Some(why.clone()),
             State::Closed => None,
         }
@@ -102,7 +102,8 @@ impl SinkCircuit {
                 false
             }
             State::New | State::Closed => {
-                warn!(sink = %self.name, cause = %down, "sink is down: paused, nothing is charged");
+                warn!(sink = %self.name, cause = %down, "sink is down; paused it, no attempts \
+                                                         are counted");
                 *state = State::Open { why: down, since: Instant::now(), waits: true };
                 true
             }
@@ -114,7 +115,7 @@ impl SinkCircuit {
             let was_closed = matches!(state, State::Closed);
             if !was_closed {
                 let paused = down_since.elapsed();
-                info!(sink = %self.name, ?paused, "sink is up: deliveries go on");
+                info!(sink = %self.name, ?paused, "sink is up; resumed deliveries");
             }
             *state = State::Closed;
             !was_closed

@@ -18,7 +18,7 @@ use crate::metrics::STORE_FAILING;
 use crate::reported::Reported;
 
 /// What to do about a record that MongoDB refuses to change.
-const REMEDY: &str = "let the validator of outbox_records permit what the relay writes \
+const REMEDY: &str = "change the validator of outbox_records to permit what the relay writes \
                       (`postrider schema print`)";
 
 /// Records whose outcome MongoDB refuses because of a validator of the user's own. Each waits with
@@ -59,7 +59,7 @@ impl RefusedOutcomes {
                 outcome,
                 code,
                 remedy = REMEDY,
-                "MongoDB refuses the outcome of a record: its key waits, and only the write is repeated"
+                "MongoDB rejects the outcome of a record, which blocks its key; retrying the write"
             );
         }
         let mut state = self.state.lock();
@@ -104,7 +104,7 @@ impl RefusedOutcomes {
         let state = self.state.lock();
         (!state.unsettled.is_empty()).then(|| {
             format!(
-                "MongoDB refuses the outcome of {} records, such as {}; {REMEDY}",
+                "MongoDB rejects the outcome of {} records, for example {}; {REMEDY}",
                 state.unsettled.len(),
                 state.latest
             )

@@ -19,7 +19,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The operating system's; also for a file above 16 MiB, and one that does not end within 30 s.
 pub fn read_text(file: &Path) -> Result<String> {
     let text = String::from_utf8(read_within(file, READ_TIMEOUT)?);
-    text.map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
+    text.map_err(|_| Error::new(ErrorKind::InvalidData, "it is not valid UTF-8"))
 }
 
 /// Reads a file that clients read again at each connection, so that it must be a regular one, or a link to
@@ -32,7 +32,21 @@ pub fn read_regular(file: &Path) -> Result<Vec<u8>> {
     if std::fs::metadata(file)?.is_file() {
         read_within(file, READ_TIMEOUT)
     } else {
-        Err(Error::other("it must be a regular file, since it is read again at each connection"))
+        Err(Error::other("it must be a regular file, since it is read again for each connection"))
+    }
+}
+
+/// The words of the operating system for an error, in lower case and without its number.
+pub fn io_text(error: &Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error ").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        // Names in capitals, such as TLS, stay.
+        Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -48,10 +62,10 @@ fn read_within(file: &Path, limit: Duration) -> Result<Vec<u8>> {
     })?;
     match receiver.recv_timeout(limit) {
         Ok(Ok(bytes)) if bytes.len() as u64 > MAX_BYTES => {
-            Err(Error::other("it has more than 16 MiB"))
+            Err(Error::other("it is larger than 16 MiB"))
         }
         Ok(read) => read,
-        Err(_) => Err(Error::other(format!("it did not end within {limit:?}"))),
+        Err(_) => Err(Error::other(format!("its end was not reached within {limit:?}"))),
     }
 }
 
@@ -89,8 +103,8 @@ mod tests {
         let endless = read_text(Path::new("/dev/zero")).unwrap_err();
         let folder = read_text(dir.path()).unwrap_err();
 
-        assert_eq!(silent.to_string(), "it did not end within 50ms");
-        assert_eq!(endless.to_string(), "it has more than 16 MiB");
+        assert_eq!(silent.to_string(), "its end was not reached within 50ms");
+        assert_eq!(endless.to_string(), "it is larger than 16 MiB");
         assert_eq!(folder.kind(), ErrorKind::IsADirectory);
     }
 }

@@ -28,7 +28,7 @@ pub mod secret;
 pub mod tls;
 pub mod units;
 
-pub use rules::{Rules, Violation};
+pub use rules::{Rules, Violation, did_you_mean};
 pub use tls::TlsConfig;
 
 /// One name of a path, quoted as TOML requires.

@@ -59,7 +59,7 @@ impl Properties {
         };
         match self.0.insert(name.clone(), text) {
             None => Ok(()),
-            Some(_) => Err(format!("{name} is there twice")),
+            Some(_) => Err(format!("{name} is set twice")),
         }
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     fn what_is_not_text_is_an_error_that_names_it() {
         for (text, words) in [
             ("a.b = [1]", "a.b must be text"),
-            ("a.b = \"1\"\n\"a.b\" = \"2\"", "a.b is there twice"),
+            ("a.b = \"1\"\n\"a.b\" = \"2\"", "a.b is set twice"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

@@ -52,6 +52,19 @@ impl From<Rules> for Vec<Violation> {
     }
 }
 
+/// The likeness below which a name is not a misspelling of another one.
+const MIN_LIKENESS: f64 = 0.8;
+
+/// `; did you mean NAME?` for the name most like a wrong one; empty if none is like it.
+pub fn did_you_mean<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> String {
+    let names = names.into_iter();
+    let nearest = names
+        .map(|name| (strsim::jaro_winkler(name, wrong), name))
+        .filter(|(likeness, _)| *likeness > MIN_LIKENESS)
+        .max_by(|one, other| one.0.total_cmp(&other.0));
+    nearest.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +81,11 @@ mod tests {
 
         let keys: Vec<&str> = rules.violations().iter().map(|it| it.key.as_str()).collect();
         assert_eq!(keys, ["relay.backoff.max", "sinks"]);
+    }
+
+    #[test]
+    fn only_a_similar_name_is_suggested() {
+        assert_eq!(did_you_mean("rabbit", ["kafka", "rabbitmq"]), "; did you mean rabbitmq?");
+        assert_eq!(did_you_mean("nats", ["kafka", "rabbitmq"]), "");
     }
 }

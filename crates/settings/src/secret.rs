@@ -41,8 +41,8 @@ impl SecretUri {
         }
         match parse(&self.redacted()) {
             Err(error) => Err(error.to_string()),
-            Ok(_) => Err("its password, or another secret in it, has a character that must be \
-                          escaped: : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
+            Ok(_) => Err("its password, or another secret in it, contains a character that must \
+                          be escaped: write : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
                 .to_owned()),
         }
     }
@@ -179,7 +179,11 @@ pub fn read_file(file: &Path) -> Result<SecretText, String> {
 
 /// The error for a file that cannot be read.
 pub(crate) fn unreadable(file: &Path, error: &std::io::Error) -> String {
-    format!("cannot read the file {:?}: {error}", shown_path(file))
+    let cause = files::io_text(error);
+    format!(
+        "cannot read the file {:?}: {cause}; check the path and its permissions",
+        shown_path(file)
+    )
 }
 
 /// Reads the password of a login, and checks that its file is readable and comes with a user. `rules` takes
@@ -190,7 +194,11 @@ pub fn read_password(
     rules: &mut Rules,
 ) -> Option<SecretText> {
     let file = password_file?;
-    rules.require(username.is_some(), "username", "is not set, and password_file is");
+    rules.require(
+        username.is_some(),
+        "username",
+        "is not set, but password_file is; set it, or remove password_file",
+    );
     let read = files::read_regular(file).map_err(|error| unreadable(file, &error));
     read.and_then(|_| read_file(file)).map_err(|detail| rules.wrong("password_file", detail)).ok()
 }

@@ -30,12 +30,8 @@ impl TlsConfig {
     /// Checks that certificate and key are set together, and that every file holds what it should.
     pub fn validate(&self, rules: &mut Rules) {
         match (&self.cert_file, &self.key_file) {
-            (Some(_), None) => {
-                rules.wrong("key_file", "is not set; set it, or leave out cert_file")
-            }
-            (None, Some(_)) => {
-                rules.wrong("cert_file", "is not set; set it, or leave out key_file")
-            }
+            (Some(_), None) => rules.wrong("key_file", "is not set; set it, or remove cert_file"),
+            (None, Some(_)) => rules.wrong("cert_file", "is not set; set it, or remove key_file"),
             _ => {}
         }
         for (key, file, holds, wanted) in [
@@ -46,7 +42,7 @@ impl TlsConfig {
             let Some(file) = file else { continue };
             match read_regular(file) {
                 Err(error) => rules.wrong(key, unreadable(file, &error)),
-                Ok(pem) => rules.require(holds(&pem), key, format!("holds no {wanted} in PEM")),
+                Ok(pem) => rules.require(holds(&pem), key, format!("contains no {wanted} in PEM")),
             }
         }
     }

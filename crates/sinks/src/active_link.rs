@@ -80,7 +80,7 @@ impl<L: Link> ActiveLink<L> {
                 return Ok(());
             }
             self.take();
-            link.retire(SinkDown::new("it did not answer a probe"));
+            link.retire(SinkDown::new("it did not respond to a probe"));
             // A publish that ended later would report the loss of a link that is not in use any more.
             let until = Instant::now() + RETIREMENT_TIMEOUT;
             while Arc::strong_count(&link) > 1 && Instant::now() < until {

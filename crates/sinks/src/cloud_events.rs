@@ -35,7 +35,7 @@ pub fn attributes(
     ];
     let empty = attributes.iter().find(|(_, value)| value.as_deref() == Some(""));
     if let Some((name, _)) = empty {
-        let detail = format!("it cannot be a CloudEvent: its {name} is empty");
+        let detail = format!("it cannot be a CloudEvent, since its {name} is empty");
         return Err(PublishError::new(PublishFailure::Rejected, detail));
     }
     let named = attributes

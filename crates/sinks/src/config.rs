@@ -71,7 +71,7 @@ pub const MAX_NAME_BYTES: usize = 255;
 
 /// Requires that a broker may accept a name in a list of declarations.
 pub fn require_name(name: &str, list: &str, rules: &mut Rules) {
-    let detail = format!("{name:?} is an invalid name: it must have 1 to {MAX_NAME_BYTES} bytes");
+    let detail = format!("invalid name {name:?}: must have between 1 and {MAX_NAME_BYTES} bytes");
     rules.require((1..=MAX_NAME_BYTES).contains(&name.len()), list, detail);
 }
 

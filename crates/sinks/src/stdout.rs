@@ -123,7 +123,7 @@ impl Sink for Stdout {
             Ok(Ok(written)) => written,
             Ok(Err(panic)) => Err(indeterminate(format!("standard output: {panic}"))),
             Err(_) => {
-                let cause = format!("standard output took no line within {:?}", self.timeout);
+                let cause = format!("standard output accepted no line within {:?}", self.timeout);
                 // Otherwise every further line would wait in memory behind this one.
                 self.shared.availability.set_down(SinkDown::new(&cause));
                 Err(indeterminate(cause))

@@ -41,9 +41,9 @@ impl ServerClock {
     /// No answer; the estimate stays as it was.
     pub async fn sample(&self, database: &Database) -> Result<(), StoreError> {
         let sent = BootInstant::now();
-        let answer = ask(database, "ask MongoDB for its time", doc! { "hello": 1 }).await?;
+        let answer = ask(database, "read the time of MongoDB", doc! { "hello": 1 }).await?;
         let time = answer.get_datetime("localTime").map_err(|error| StoreError::Answer {
-            action: "ask MongoDB for its time",
+            action: "read the time of MongoDB",
             detail: error.to_string(),
         })?;
         let middle = sent + BootInstant::now().since(sent) / 2;

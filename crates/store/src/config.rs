@@ -107,15 +107,17 @@ impl MongoConfig {
         };
         let own = self.uri.clone().map(|uri| ChosenUri { key: "mongo.uri".to_owned(), uri });
         let Some(chosen) = own.or_else(of_source).or_else(of_string) else {
-            let detail = format!(
-                "is not set; set it, or mongo.sources.{source}.uri, or connection_strings.{source}"
-            );
+            let detail =
+                "is not set; set it, for example to mongodb://host:27017/database?replicaSet=rs0";
             rules.wrong("mongo.uri", detail);
             return None;
         };
         // With the login: some mechanisms of the URI need a user.
         if let Err(detail) = chosen.uri.check(|uri| parse_uri(&self.with_login(uri))) {
-            rules.wrong(&chosen.key, format!("is not a MongoDB URI: {detail}"));
+            rules.wrong(
+                &chosen.key,
+                format!("invalid MongoDB URI: {detail}; write it as mongodb://host:27017/database"),
+            );
         }
         Some(chosen)
     }
@@ -137,7 +139,7 @@ impl MongoConfig {
             if let Some(username) = &self.username {
                 let parsed = ConnectionString::parse(chosen.uri.expose());
                 if parsed.is_ok_and(|uri| uri.credential.is_some_and(|it| it.username.is_some())) {
-                    let detail = format!("{} names a user too; keep one of the two", chosen.key);
+                    let detail = format!("{} also sets a user; remove one of the two", chosen.key);
                     rules.wrong("username", detail);
                 }
                 endpoint.username = Some(username.clone());
@@ -148,9 +150,12 @@ impl MongoConfig {
                 rules.within("tls", |rules| {
                     tls.validate(rules);
                     rules.require(
-                        tls.cert_file.is_none() || tls.key_file.is_none() || tls.cert_file == tls.key_file,
+                        tls.cert_file.is_none()
+                            || tls.key_file.is_none()
+                            || tls.cert_file == tls.key_file,
                         "key_file",
-                        "must be the same file as mongo.tls.cert_file: MongoDB's driver reads both from one",
+                        "must be the same file as mongo.tls.cert_file, since MongoDB's driver \
+                         reads both from one file",
                     );
                 });
                 endpoint.tls = Some(tls.clone());
@@ -168,15 +173,14 @@ impl MongoConfig {
 /// What is wrong, and what is right.
 pub fn check_database_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_DATABASE_BYTES {
-        return Err(format!(
-            "must have 1 to {MAX_DATABASE_BYTES} bytes, MongoDB's limit; shorten it"
-        ));
+        return Err(format!("must have between 1 and {MAX_DATABASE_BYTES} bytes; shorten it"));
     }
     if let Some(found) = name.chars().find(|character| ILLEGAL_CHARACTERS.contains(character)) {
-        return Err(format!("must not have the character {found:?}, which MongoDB refuses"));
+        return Err(format!("must not contain the character {found:?}; remove it"));
     }
     if RESERVED_DATABASES.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
-        return Err("is MongoDB's own, which has no transactions; name another".to_owned());
+        return Err("is a system database of MongoDB, without transactions; use another database"
+            .to_owned());
     }
     Ok(())
 }
@@ -189,7 +193,7 @@ fn parse_uri(uri: &str) -> Result<(), String> {
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
     if !uri.split('%').skip(1).all(is_escape) {
-        return Err("it has a % that begins no escape; write %25".to_owned());
+        return Err("it contains a % that starts no escape sequence; write %25".to_owned());
     }
     ConnectionString::parse(uri).map(drop).map_err(|error| driver_text(&error))
 }

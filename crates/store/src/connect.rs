@@ -152,7 +152,7 @@ pub async fn member(
 ) -> Result<Client, StoreError> {
     let mut options = options(&endpoint.into()).await?;
     let address = ServerAddress::parse(host).map_err(|source| StoreError::Driver {
-        action: "read a member's address",
+        action: "read the address of a member",
         source: Box::new(source),
     })?;
     options.hosts = vec![address];
@@ -219,11 +219,11 @@ pub async fn reach(
 ///
 /// No answer, or a refusal: invalid credentials, or no privilege to read.
 pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
-    let hello = ask(database, "reach MongoDB", doc! { "hello": 1 }).await?;
+    let hello = ask(database, "connect to MongoDB", doc! { "hello": 1 }).await?;
     let kind = kind(&hello)?;
     // `hello` does not require a login; this command does.
     let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };
-    ask(database, "look into the database", first).await?;
+    ask(database, "read the database", first).await?;
     Ok(kind)
 }
 
@@ -234,9 +234,9 @@ fn kind(hello: &Document) -> Result<Topology, StoreError> {
         // It may become a primary soon: a client that took it for standalone would not use snapshot
         // reads.
         (.., Ok(true)) => Err(StoreError::Answer {
-            action: "use MongoDB",
-            detail: "the server is to be a member of a replica set, which was not initiated yet \
-                     (rs.initiate())"
+            action: "connect to MongoDB",
+            detail: "the server is a member of a replica set that is not initiated; run \
+                     rs.initiate() in mongosh"
                 .to_owned(),
         }),
         _ => Ok(Topology::Standalone),

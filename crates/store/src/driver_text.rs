@@ -10,7 +10,7 @@ use tracing::debug;
 pub fn driver_text(error: &DriverError) -> String {
     match error.kind.as_ref() {
         ErrorKind::ServerSelection { message, .. } => {
-            debug!(raw = message, "MongoDB's driver selected no server");
+            debug!(raw = message, "failed to select a MongoDB server");
             selection(message)
         }
         ErrorKind::InvalidArgument { message, .. } => message.clone(),
@@ -18,14 +18,14 @@ pub fn driver_text(error: &DriverError) -> String {
         ErrorKind::Authentication { message, .. } => message.trim_end_matches('.').to_owned(),
         ErrorKind::Io(error) => of_io(error),
         ErrorKind::Write(WriteFailure::WriteError(error)) => {
-            format!("MongoDB refused the write (code {})", error.code)
+            format!("MongoDB rejected the write (code {})", error.code)
         }
         ErrorKind::Write(WriteFailure::WriteConcernError(error)) => {
             format!("{} ({}, code {})", error.message, error.code_name, error.code)
         }
         // Dumps that contain documents.
         ErrorKind::InsertMany(_) | ErrorKind::BulkWrite(_) | ErrorKind::Write(_) => {
-            "MongoDB refused the write".to_owned()
+            "MongoDB rejected the write".to_owned()
         }
         kind => kind.to_string(),
     }
@@ -36,10 +36,10 @@ fn of_dns(message: &str) -> String {
     let name = message.split_once("Name(\"").and_then(|(_, rest)| rest.split('"').next());
     match name {
         Some(name) => {
-            debug!(raw = message, "MongoDB's driver found no records");
-            format!("there is no DNS record of {}", name.trim_end_matches('.'))
+            debug!(raw = message, "failed to find the DNS records of a MongoDB host");
+            format!("cannot find a DNS record for {}", name.trim_end_matches('.'))
         }
-        None => format!("failed to look up a host of MongoDB: {message}"),
+        None => format!("cannot look up a MongoDB host: {message}"),
     }
 }
 
@@ -70,7 +70,7 @@ fn selection(message: &str) -> String {
         (all, _) if all.iter().all(|(_, state)| state.is_err()) => {
             format!("cannot connect to MongoDB at {}", each(all))
         }
-        (some, _) => format!("MongoDB has no primary that can be reached: {}", each(some)),
+        (some, _) => format!("cannot reach a primary of MongoDB: {}", each(some)),
     }
 }
 
@@ -86,7 +86,7 @@ fn server(text: &str) -> Option<(&str, Result<&str, String>)> {
         address,
         match error {
             Some(error) => Err(error),
-            None if kind == "Unknown" => Err("no answer".to_owned()),
+            None if kind == "Unknown" => Err("no response".to_owned()),
             None => Ok(kind),
         },
     ))
@@ -145,8 +145,7 @@ mod tests {
             ),
             (
                 [down("a:1"), secondary.to_owned()].join(", "),
-                "MongoDB has no primary that can be reached: a:1: connection refused; c:3 is \
-                 RsSecondary",
+                "cannot reach a primary of MongoDB: a:1: connection refused; c:3 is RsSecondary",
             ),
             (
                 String::new(),
@@ -166,7 +165,7 @@ mod tests {
         let dump = "no records found for Query { name: Name(\"_mongodb._tcp.db.invalid.\"), \
                     query_type: SRV, query_class: IN }";
 
-        assert_eq!(of_dns(dump), "there is no DNS record of _mongodb._tcp.db.invalid");
+        assert_eq!(of_dns(dump), "cannot find a DNS record for _mongodb._tcp.db.invalid");
         assert!(of_dns("request timed out").ends_with("MongoDB: request timed out"));
     }
 

@@ -8,7 +8,7 @@ use crate::codes::TOO_LARGE_CODES;
 use crate::driver_text;
 
 /// Remedy when MongoDB refuses a command.
-const CHECK_REMEDY: &str = "run `postrider check`, which names what is missing";
+const CHECK_REMEDY: &str = "run `postrider check`, which lists what is missing";
 
 /// Remedy when an index is missing.
 const APPLY_REMEDY: &str = "run `postrider schema apply`";
@@ -32,7 +32,7 @@ pub enum StoreError {
         source: Box<DriverError>,
     },
     /// No response in time; the outcome is unknown.
-    #[error("failed to {action}: no answer from MongoDB within {limit:?}")]
+    #[error("failed to {action}: no response from MongoDB within {limit:?}")]
     TimedOut {
         /// What was tried, as a verb phrase.
         action: &'static str,
@@ -40,7 +40,7 @@ pub enum StoreError {
         limit: Duration,
     },
     /// The server's response was invalid.
-    #[error("failed to {action}: unexpected answer: {detail}")]
+    #[error("failed to {action}: unexpected response: {detail}")]
     Answer {
         /// What was tried, as a verb phrase.
         action: &'static str,
@@ -49,7 +49,8 @@ pub enum StoreError {
     },
     /// The server permanently rejects all of the writes.
     #[error(
-        "failed to {action}: MongoDB refuses the document (code {code}); is there a validator that is not ours?"
+        "failed to {action}: MongoDB rejects the document (code {code}); check the validators \
+         of the collection"
     )]
     Refused {
         /// What was tried, as a verb phrase.
@@ -86,7 +87,7 @@ impl StoreError {
     pub fn refusal(&self) -> String {
         match self {
             Self::NoIndex { .. } => self.to_string(),
-            _ => format!("MongoDB refuses this instance: {}; {}", self.brief(), self.remedy()),
+            _ => format!("MongoDB rejects this instance: {}; {}", self.brief(), self.remedy()),
         }
     }
 

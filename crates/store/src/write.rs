@@ -104,7 +104,7 @@ async fn answered(action: &'static str, running: RunCommand<'_>) -> Result<Writt
 fn read_answer(action: &'static str, answer: &Document) -> Result<Written, StoreError> {
     let wrong = |detail: String| StoreError::Answer { action, detail };
     if let Ok(concern) = answer.get_document("writeConcernError") {
-        return Err(wrong(format!("the write concern was not met: {concern}")));
+        return Err(wrong(format!("write concern not satisfied: {concern}")));
     }
     let matched = answer.get_i32("n").map_err(|error| wrong(error.to_string()))?;
     let mut failed = Vec::new();

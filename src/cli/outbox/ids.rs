@@ -12,12 +12,13 @@ pub(super) fn parse_ids(text: &str) -> Result<Vec<RawId>, Failure> {
     let ids = RawId::parse_candidates(text);
     if ids.is_empty() {
         let prefix = text.split(':').next().unwrap_or_default();
-        let detail = json!(text);
-        return Err(Failure::Usage(vec![format!("{detail} is no id of the kind {prefix:?}")]));
+        let id = json!(text);
+        let detail = format!("ID = {id}: invalid {prefix} id; correct it, or omit the prefix");
+        return Err(Failure::Usage(vec![detail]));
     }
     Ok(ids)
 }
 
 pub(super) async fn find(inspector: &Inspector, text: &str) -> Result<Option<Record>, Failure> {
-    Ok(inspector.show(&parse_ids(text)?).await.context("the record cannot be read")?)
+    Ok(inspector.show(&parse_ids(text)?).await.context("cannot read the record")?)
 }

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::cli::global::Failure;
-use crate::cli::output::{self, Format, MAX_CELL_CHARS, printable, shortened};
+use crate::cli::output::{self, FILTERS, Format, MAX_CELL_CHARS, printable, shortened};
 use crate::config::Resolved;
 use crate::json_view;
 use crate::outbox::collections::Collections;
@@ -25,49 +25,50 @@ use crate::store::ServerClock;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatsArgs {
-    /// Group pending and dead records, and show the largest groups instead
-    #[arg(long, value_enum)]
+    /// Group pending and dead records, and list the largest groups instead; reason: beginning of deadReason
+    #[arg(long, value_enum, value_name = "FIELD")]
     by: Option<By>,
-    /// With --by: how many groups of each status
-    #[arg(long, default_value_t = 20, requires = "by", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    /// With --by: maximum number of groups of each status
+    #[arg(long, value_name = "COUNT", default_value_t = 20, requires = "by", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     top: u32,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
-    /// Their type
+    // Record type
     Type,
-    /// The first word of their deadReason, as "attempts exhausted"
+    // Beginning of deadReason, for example "attempts exhausted"
     Reason,
-    /// Their key
+    // Record key
     Key,
 }
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ListArgs {
-    /// Of this status; invalid: of none of the others
-    #[arg(long, value_parser = PossibleValuesParser::new(StatusFilter::WORDS).try_map(|word| StatusFilter::of(&word).ok_or("unknown")))]
+    /// Only records with this status; invalid: with an unknown status
+    #[arg(long, help_heading = FILTERS, value_parser = PossibleValuesParser::new(StatusFilter::WORDS).try_map(|word| StatusFilter::of(&word).ok_or("unknown")))]
     status: Option<StatusFilter>,
-    /// Of this key
-    #[arg(long)]
+    /// Only records with this key
+    #[arg(long, help_heading = FILTERS)]
     key: Option<String>,
-    /// Of this type
-    #[arg(long = "type")]
+    /// Only records of this type
+    #[arg(long = "type", value_name = "TYPE", help_heading = FILTERS)]
     kind: Option<String>,
-    /// Dead, and whose deadReason begins so, as "attempts exhausted"
-    #[arg(long)]
+    /// Only dead records whose deadReason starts with this text, for example "attempts exhausted"
+    #[arg(long, value_name = "TEXT", help_heading = FILTERS)]
     reason: Option<String>,
-    /// Pending, dead, done or overdue for longer than this, as "1h"
-    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
+    /// Only records that have been pending, dead, done or overdue for longer than this, for example 1h
+    #[arg(long, value_name = "AGE", help_heading = FILTERS, value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
-    /// By age where the status has one (seq, deadAt, visibleAt), else by id; attempt: most first
-    #[arg(long, value_parser = PossibleValuesParser::new(Sort::WORDS).try_map(|word| Sort::of(&word).ok_or("unknown")))]
+    /// Sort order [default: by age if the status has one (seq, deadAt, visibleAt), else by id]. attempt sorts
+    /// the highest number first
+    #[arg(long, value_name = "ORDER", value_parser = PossibleValuesParser::new(Sort::WORDS).try_map(|word| Sort::of(&word).ok_or("unknown")))]
     sort: Option<Sort>,
-    /// Behind this id, or behind the place that a list ended with
-    #[arg(long, value_name = "PLACE")]
+    /// Start after this id, or after the position that the previous list printed
+    #[arg(long, value_name = "POSITION")]
     after: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Maximum number of records, from 1 to 100000
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
 }
 
@@ -79,15 +80,16 @@ pub(super) async fn stats(
     if let Some(by) = args.by {
         return groups(inspector, by, args.top, format).await;
     }
-    let stats = inspector.stats().await.context("the outbox cannot be counted")?;
-    let mismatches = inspector.mismatches().await.context("the outbox cannot be sampled")?;
-    let mut figures = serde_json::to_value(&stats).context("figures cannot be shown")?;
+    let stats = inspector.stats().await.context("cannot count the outbox")?;
+    let mismatches = inspector.mismatches().await.context("cannot sample the outbox")?;
+    let mut figures = serde_json::to_value(&stats).context("cannot format the result")?;
     figures["partitionsSampled"] = json!(mismatches.sampled);
     figures["partitionsMismatched"] = json!(mismatches.mismatched);
     if let Some(example) = &mismatches.example {
         eprintln!(
-            "warning: {} of {} records have a partition that is not the hash of their key, as {example}: their \
-             producer gives up order across instances; it should write murmur3 as documented, or no partition",
+            "warning: {} of {} sampled records have a partition that is not the hash of their key, for example \
+             {example}: their key has no order across instances; change the producer to write the documented \
+             murmur3 hash, or to omit the partition",
             mismatches.mismatched,
             mismatches.sampled,
             example = printable(&example.to_string()),
@@ -115,12 +117,14 @@ async fn groups(inspector: &Inspector, by: By, top: u32, format: Format) -> Resu
         By::Reason => (GroupBy::Reason, "reason"),
         By::Key => (GroupBy::Key, "key"),
     };
-    let found = inspector.groups(by, top).await.context("records cannot be grouped")?;
+    let found = inspector.groups(by, top).await.context("cannot group the records")?;
     for status in &found.partial {
-        eprintln!("note: of the {status} records the first 100000 were counted; there are more");
+        eprintln!("note: only the first 100000 {status} records were counted; there are more");
     }
     match format {
-        Format::Json => output::json(&serde_json::to_value(&found).context("cannot be shown")?),
+        Format::Json => {
+            output::json(&serde_json::to_value(&found).context("cannot format the result")?)
+        }
         Format::Table => {
             let row = |group: &crate::outbox::stats::Group| {
                 let value = match &group.value {
@@ -156,7 +160,7 @@ pub(super) async fn list(
         sort: args.sort,
     };
     let listed = inspector.list(&filter, args.after.as_deref(), args.limit).await;
-    let page = listed.context("records cannot be listed")?.map_err(|unlistable| {
+    let page = listed.context("cannot list the records")?.map_err(|unlistable| {
         let option = match unlistable.0 {
             "olderThan" => "older-than",
             other => other,
@@ -167,7 +171,7 @@ pub(super) async fn list(
         Format::Json => output::json(&page.records.iter().map(json_view::decoded).collect())?,
         Format::Table => {
             let now = ServerClock::asked(collections.database()).await;
-            table(plan, &page.records, now.context("MongoDB's time is unknown")?)?;
+            table(plan, &page.records, now.context("cannot read the time of MongoDB")?)?;
         }
     }
     if let Some(note) = &page.note {

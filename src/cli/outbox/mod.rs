@@ -14,32 +14,48 @@ use crate::outbox::redrive::Redrive;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Count records by status, or pending and dead ones by type, reason or key
+    /// Count records by status, or pending and dead records by type, reason or key
+    #[command(
+        after_help = "Examples:\n  postrider outbox stats\n  postrider outbox stats --by reason"
+    )]
     Stats {
         #[command(flatten)]
         args: list::StatsArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// List records without payloads: oldest first where the status has an age, else by id
+    /// List records without their payloads, oldest first where the status has an age
+    #[command(
+        after_help = "Examples:\n  postrider outbox list --status pending --limit 1\n  postrider outbox list --status dead --reason 'attempts exhausted'\n  postrider outbox list --key o-1 --output json"
+    )]
     List {
         #[command(flatten)]
         args: list::ListArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show one record, payload and all, and why it waits
+    /// Show one record with its payload, and why it waits
+    #[command(
+        after_help = "Examples:\n  postrider outbox show 6650f0c2a1b2c3d4e5f60718\n  postrider outbox show str:order-1 --output json"
+    )]
     Show {
-        /// Its id: a UUID, ObjectId, integer or string (uuid:, oid:, int:, str:, raw: force one)
+        /// Record id: a UUID, ObjectId, integer or string (prefix uuid:, oid:, int:, str: or raw: forces a type)
         id: String,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Make dead records pending again, in their old place
+    /// Make dead records pending again, with their original seq
+    #[command(
+        after_help = "Examples:\n  postrider outbox requeue 6650f0c2a1b2c3d4e5f60718\n  postrider outbox requeue --all --reason 'attempts exhausted' --dry-run\n  postrider outbox requeue --all --type OrderPlaced --yes"
+    )]
     Requeue(redrive::Requeue),
-    /// Remove dead, scheduled, pending and invalid records that no instance has leased
+    /// Remove dead, scheduled, pending or invalid records that no instance has leased
+    #[command(
+        after_help = "Examples:\n  postrider outbox discard 6650f0c2a1b2c3d4e5f60718\n  postrider outbox discard --all --status scheduled --key o-1 --yes"
+    )]
     Discard(redrive::Discard),
-    /// Remove delivered or dead records that are older than an age
+    /// Remove delivered or dead records older than an age
+    #[command(after_help = "Example:\n  postrider outbox prune --status dead --older-than 30d")]
     Prune(redrive::Prune),
 }
 

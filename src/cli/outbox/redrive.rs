@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 
 use crate::cli::global::Failure;
 use crate::cli::outbox::ids::parse_ids;
-use crate::cli::output::{self, Format};
+use crate::cli::output::{self, FILTERS, Format, OutputArgs};
 use crate::config::Resolved;
 use crate::outbox::collections::Collections;
 use crate::outbox::prune::{self, PruneStatus};
@@ -16,7 +16,7 @@ use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveResult, RedriveStatu
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Requeue {
-    /// Delivered records too: their consumers see them again
+    /// Also redeliver delivered records: consumers receive them again
     #[arg(long, conflicts_with = "all")]
     pub(super) redeliver: bool,
     #[command(flatten)]
@@ -25,8 +25,8 @@ pub(in crate::cli) struct Requeue {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Discard {
-    /// With --all: of this status instead of the dead ones
-    #[arg(long, value_enum, requires = "all", conflicts_with = "ids")]
+    /// With --all: records with this status instead of dead records
+    #[arg(long, value_enum, help_heading = FILTERS, requires = "all", conflicts_with = "ids")]
     pub(super) status: Option<DiscardableStatus>,
     #[command(flatten)]
     pub(super) chosen: Which,
@@ -34,61 +34,60 @@ pub(in crate::cli) struct Discard {
 
 /// Which records: some by id, or all that match.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("selection").args(["ids", "all"]).required(true)))]
 pub(in crate::cli) struct Which {
-    /// Their ids: UUIDs, ObjectIds, integers or strings (uuid:, oid:, int:, str:, raw: force one)
-    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    /// Record ids: UUIDs, ObjectIds, integers or strings (prefix uuid:, oid:, int:, str: or raw: forces a type)
+    #[arg(value_name = "ID")]
     ids: Vec<String>,
-    /// All dead records, or those of them that match
+    /// All dead records that match the filters
     #[arg(long)]
     all: bool,
-    /// With --all: of this key
-    #[arg(long, requires = "all", conflicts_with = "ids")]
+    /// With --all: only records with this key
+    #[arg(long, help_heading = FILTERS, requires = "all", conflicts_with = "ids")]
     key: Option<String>,
-    /// With --all: of this type
-    #[arg(long = "type", requires = "all", conflicts_with = "ids")]
+    /// With --all: only records of this type
+    #[arg(long = "type", value_name = "TYPE", help_heading = FILTERS, requires = "all", conflicts_with = "ids")]
     kind: Option<String>,
-    /// With --all: whose deadReason begins so, as "attempts exhausted"
-    #[arg(long, requires = "all", conflicts_with = "ids")]
+    /// With --all: only records whose deadReason starts with this text, for example "attempts exhausted"
+    #[arg(long, value_name = "TEXT", help_heading = FILTERS, requires = "all", conflicts_with = "ids")]
     reason: Option<String>,
-    /// Say how many it would be, and change nothing
+    /// Report how many records match, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do it without being asked again: needed with --all
+    /// Confirm the change (required with --all)
     #[arg(long)]
     yes: bool,
-    /// Form of the output
-    #[arg(long, value_enum, default_value = "table")]
-    output: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum DiscardableStatus {
-    /// Given up
+    // Dead records
     Dead,
-    /// Not due yet
+    // Scheduled records that are not due yet
     Scheduled,
-    /// Pending, and leased by no instance
+    // Pending records that no instance has leased
     Pending,
 }
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Prune {
-    /// How long they have been over, as "7d"; outbox.retention where it is not given
+    /// Minimum age since delivery or death, for example 7d [default: outbox.retention]
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
-    /// Delivered records, or dead ones
+    /// Status of the records to remove
     #[arg(long, value_enum, default_value = "done")]
     status: PrunableStatus,
-    /// Form of the output
-    #[arg(long, value_enum, default_value = "table")]
-    output: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum PrunableStatus {
-    /// Delivered
+    // Delivered records
     Done,
-    /// Given up
+    // Dead records
     Dead,
 }
 
@@ -123,23 +122,22 @@ async fn all(
         reason: which.reason.clone(),
     };
     if which.dry_run {
-        let matched =
-            redriver.count_matching(&chosen).await.context("records cannot be counted")?;
+        let matched = redriver.count_matching(&chosen).await.context("cannot count the records")?;
         let redriven = RedriveResult { matched, ..RedriveResult::default() };
-        return print(redrive, &redriven, which.output);
+        return print(redrive, &redriven, which.output.output);
     }
     if !which.yes {
-        let detail = "--all changes every record that matches: look with --dry-run, then add --yes";
+        let detail = "--all: changes every record that matches; check the number with --dry-run, then add --yes";
         return Err(Failure::Usage(vec![detail.to_owned()]));
     }
     let redriven = redriver.redrive_matching(redrive, &chosen).await;
     let redriven = redriven.context(
-        "not all records were changed; what was done stays done, and it is safe to say it again",
+        "not all records were changed; changed records stay changed, and it is safe to repeat the command",
     )?;
-    print(redrive, &redriven, which.output)?;
+    print(redrive, &redriven, which.output.output)?;
     match redriven.left() {
         Some(left) => Err(Failure::Failed(anyhow!(
-            "not all of the {} records were changed: {left}",
+            "not all of {} records were changed: {left}",
             redriven.matched
         ))),
         None => Ok(()),
@@ -158,7 +156,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
         } else {
             redriver.redrive(redrive, &ids).await
         };
-        match done.with_context(|| format!("{text} cannot be changed"))? {
+        match done.with_context(|| format!("cannot change {text}"))? {
             Ok(()) => {
                 redriven.matched += 1;
                 redriven.changed += u64::from(!which.dry_run);
@@ -169,10 +167,10 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
             }
         }
     }
-    print(redrive, &redriven, which.output)?;
+    print(redrive, &redriven, which.output.output)?;
     if refused > 0 {
         let all = which.ids.len();
-        return Err(Failure::Failed(anyhow!("{refused} of {all} records were left as they are")));
+        return Err(Failure::Failed(anyhow!("{refused} of {all} records were not changed")));
     }
     Ok(())
 }
@@ -196,12 +194,11 @@ pub(super) async fn prune(
     };
     let age = args.older_than.unwrap_or(plan.schema.retention);
     let pruned = prune::prune(collections, over, age).await;
-    let pruned = pruned.context(
-        "not all records were removed; what is gone stays gone, and it is safe to say it again",
-    )?;
+    let pruned =
+        pruned.context("not all records were removed; it is safe to repeat the command")?;
     if pruned.blocking > 0 {
         eprintln!(
-            "warning: {} dead records as old hold their keys and stay: requeue or discard them",
+            "warning: {} dead records of that age block their keys and were not removed; requeue or discard them",
             pruned.blocking
         );
     }
@@ -209,5 +206,5 @@ pub(super) async fn prune(
         PruneStatus::Done => json!({ "pruned": pruned.removed }),
         PruneStatus::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
     };
-    output::figures(&counts, args.output)
+    output::figures(&counts, args.output.output)
 }

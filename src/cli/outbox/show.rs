@@ -36,7 +36,9 @@ pub(super) async fn show(
 ) -> Result<(), Failure> {
     let inspector = Inspector::new(collections.clone());
     let Some(record) = find(&inspector, id).await? else {
-        return Err(Failure::Failed(anyhow!("there is no record with the id {id:?}")));
+        return Err(Failure::Failed(anyhow!(
+            "unknown record: there is no record with the id {id:?}"
+        )));
     };
     let explainer = Explainer {
         collections,
@@ -44,8 +46,10 @@ pub(super) async fn show(
         max_attempts: plan.relay.max_attempts,
         stale_after: plan.partitions.stale_after,
     };
-    let waiting =
-        explainer.explain(&record.document).await.context("why it waits cannot be told")?;
+    let waiting = explainer
+        .explain(&record.document)
+        .await
+        .context("cannot determine why the record waits")?;
     let waiting = match waiting {
         Some(waiting) => Some(at_its_sink(plan, waiting).await),
         None => None,
@@ -67,14 +71,14 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
     if let Some(owner) = waiting.owner.as_ref().filter(|owner| owner.relay.is_some()) {
         if let Some(cause) = down(owner, name.as_str()) {
             let detail = format!(
-                "waits for its sink {name}, which is down, {} says ({}): {cause}",
+                "waits for its sink {name}, which is down according to {} ({}): {cause}",
                 owner.name(),
                 owner.as_of()
             );
             waiting.waits(WaitsFor::SinkPaused, &detail);
         } else if let Some(paused) = unconfirmed(owner, name.as_str(), plan, &waiting.front) {
             let detail = format!(
-                "waits for its destination, which does not confirm, {} says ({}): {paused}",
+                "waits for its destination, which does not confirm according to {} ({}): {paused}",
                 owner.name(),
                 owner.as_of()
             );
@@ -88,7 +92,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
             let trouble = match tokio::time::timeout(PROBE_TIMEOUT, sink.check()).await {
                 Ok(Ok(_)) => None,
                 Ok(Err(down)) => Some(down.to_string()),
-                Err(_) => Some(format!("no answer within {PROBE_TIMEOUT:?}")),
+                Err(_) => Some(format!("no response within {PROBE_TIMEOUT:?}")),
             };
             let _ = tokio::time::timeout(PROBE_TIMEOUT, sink.close()).await;
             trouble
@@ -97,7 +101,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
     };
     if let Some(trouble) = trouble {
         let detail =
-            format!("waits for its sink {name}, which is down as seen from here: {trouble}");
+            format!("waits for its sink {name}, which this command cannot reach: {trouble}");
         waiting.waits(WaitsFor::SinkPaused, &detail);
     }
     waiting
@@ -108,7 +112,7 @@ fn down(owner: &PartitionOwner, sink: &str) -> Option<String> {
     let down = owner.relay.as_ref()?.get_array(fields::SINKS_DOWN).ok()?;
     let down = down.iter().filter_map(Bson::as_document);
     let mut of_it = down.filter(|down| down.get_str(fields::SINK).is_ok_and(|name| name == sink));
-    let cause = of_it.next()?.get_str(fields::CAUSE).unwrap_or("no cause is given");
+    let cause = of_it.next()?.get_str(fields::CAUSE).unwrap_or("cause unknown");
     Some(cause.to_owned())
 }
 
@@ -133,7 +137,7 @@ fn unconfirmed(
             && is(paused, fields::DESTINATION, Some(&destination))
             && is(paused, fields::KEY, key.as_deref())
     });
-    let cause = its_own.next()?.get_str(fields::CAUSE).unwrap_or("no cause is given");
+    let cause = its_own.next()?.get_str(fields::CAUSE).unwrap_or("cause unknown");
     let key = key.map(|key| format!(" ({key:?})")).unwrap_or_default();
     Some(format!("{destination:?}{key}: {cause}"))
 }
@@ -147,7 +151,7 @@ fn print(
         Format::Json => {
             let mut json = json_view::decoded(record);
             if let (Some(waiting), Value::Object(fields)) = (waiting, &mut json) {
-                let waiting = serde_json::to_value(waiting).context("it cannot be shown")?;
+                let waiting = serde_json::to_value(waiting).context("cannot format the result")?;
                 fields.insert("waits".to_owned(), waiting);
             }
             output::json(&json)
@@ -162,7 +166,7 @@ fn print(
             rows.extend(invalid.map(|detail| vec!["invalid".to_owned(), detail.clone()]));
             if let Some(waiting) = waiting {
                 rows.push(vec!["waits".to_owned(), waiting.detail.clone()]);
-                let sink = waiting.sink.clone().unwrap_or_else(|| "(no route leads to one)".into());
+                let sink = waiting.sink.clone().unwrap_or_else(|| "(no route matches)".into());
                 rows.push(vec!["sink".to_owned(), sink]);
             }
             output::table(&["field", "value"], &rows)

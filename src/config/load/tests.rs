@@ -125,7 +125,7 @@ fn a_renamed_key_is_refused_with_its_new_name() {
     let path = file.path().display();
     let mut lines: Vec<&str> = error.lines().collect();
     lines.sort_unstable();
-    let now = "this key is now";
+    let now = "was renamed; set";
     let mut expected = [
         format!("{path}:2: relay.follow: {now} relay.change_stream"),
         format!("{path}:4: sinks.A.allow: {now} sinks.A.allowed_destinations"),
@@ -151,15 +151,15 @@ fn wrong_types_are_reported_at_once_with_place_and_value() {
     let path = file.path().display();
     let mut lines: Vec<&str> = error.lines().collect();
     lines.sort_unstable();
-    let duration = "must be text with a unit, such as \"30s\" or \"1m30s\"";
+    let duration = "must be text with a unit, at most 100 years, for example \"30s\" or \"1m30s\"";
     let mut expected = [
         format!("{path}:4: relay.batchsize: unknown key; did you mean relay.batch_size?"),
         format!("{path}:2: relay.lease = 30: {duration}"),
         format!("{path}:3: relay.enabled = \"yes\": must be true or false"),
-        format!("{path}:5: sinks.a.kind: is not set"),
+        format!("{path}:5: sinks.a.kind: is not set; set it to one of `rabbitmq`, `kafka`, `file`, `stdout`"),
         format!("{path}:10: routes.1.sink = 5: must be text"),
         format!("{path}:12: mongo.uri: must be text"),
-        "POSTRIDER__RELAY__MAX_ATTEMPTS: relay.max_attempts = 1.5: must be an integer, 0 or above"
+        "POSTRIDER__RELAY__MAX_ATTEMPTS: relay.max_attempts = 1.5: must be an integer of 0 or above"
             .to_owned(),
     ];
     expected.sort_unstable();
@@ -187,7 +187,7 @@ fn a_yaml_file_is_recognised() {
     ] {
         let (_file, inputs) = inputs(text);
         let error = load(&inputs).unwrap_err().to_string();
-        assert!(error.contains("looks like YAML; name the file .yaml"), "{text}: {error}");
+        assert!(error.contains("looks like YAML; rename the file to .yaml"), "{text}: {error}");
     }
     for text in ["[relay]\nlease: 5\n", "relay.lease = \n", "= 5"] {
         let (_file, inputs) = inputs(text);
@@ -212,7 +212,7 @@ fn a_secret_is_read_from_a_file_without_the_line_ends_behind_it() {
     let both = [("POSTRIDER__MONGO__URI", "x"), ("POSTRIDER__MONGO__URI_FILE", name)];
     for both in [both, [both[1], both[0]]] {
         let two = Inputs { environment: environment(&both), ..Inputs::default() };
-        assert!(load(&two).unwrap_err().to_string().contains("keep one of the two"));
+        assert!(load(&two).unwrap_err().to_string().contains("remove one of the two"));
     }
 }
 
@@ -226,7 +226,7 @@ fn text_for_text_keys_is_taken_as_it_is_and_other_text_is_toml() {
 
     assert_eq!(database.as_deref(), Some("12"));
     assert!(!relayed);
-    assert!(wrong.starts_with("--set: relay.enabled: must be one TOML value"), "{wrong}");
+    assert!(wrong.starts_with("--set: relay.enabled: must be a TOML value"), "{wrong}");
 }
 
 #[test]
@@ -245,15 +245,15 @@ fn control_character_is_refused_where_it_was_written() {
     let mut lines: Vec<&str> = error.lines().collect();
     lines.sort_unstable();
     let mut expected = [
-        format!("{path}:2: mongo.uri: has the control character '\\r' at its end; remove it"),
+        format!("{path}:2: mongo.uri: contains the control character '\\r' at its end; remove it"),
         format!(
-            "{path}:5: sinks.k.brokers.1 = \"b\\n\": has the control character '\\n' at its end; remove it"
+            "{path}:5: sinks.k.brokers.1 = \"b\\n\": contains the control character '\\n' at its end; remove it"
         ),
         format!(
-            "{path}:7: sinks.k.declare.topics.0.name = \"t\\u0000t\": has the control character \
+            "{path}:7: sinks.k.declare.topics.0.name = \"t\\u0000t\": contains the control character \
              '\\0' in it; remove it"
         ),
-        "POSTRIDER__OUTBOX__DATABASE: outbox.database = \"x\\r\\n\": has the control character \
+        "POSTRIDER__OUTBOX__DATABASE: outbox.database = \"x\\r\\n\": contains the control character \
          '\\r' at its end; remove it"
             .to_owned(),
     ];
@@ -265,13 +265,13 @@ fn control_character_is_refused_where_it_was_written() {
 fn wrong_words_of_a_value_say_what_is_right() {
     for (setting, words) in [
         ("relay.on_dead=true", "relay.on_dead = \"true\": must be `skip` or `block`"),
-        ("relay.batch_size=99999999999999999999", "beyond the integers, which have 64 bits"),
+        ("relay.batch_size=99999999999999999999", "must be an integer of at most 64 bits"),
         (
             "relay.on_dead=mongodb://u:hush@h/db",
             "relay.on_dead = \"mongodb://u:***@h/db\": must be",
         ),
-        ("relay.batch_size=3\nfoo=4", "must be one TOML value"),
-        ("[relay]\nbatch_size=3", "must be section.key=value"),
+        ("relay.batch_size=3\nfoo=4", "must be a TOML value"),
+        ("[relay]\nbatch_size=3", "must have the form section.key=value"),
         (
             "sinks.k={kind = \"kafka\", declare = {topics = [{name = \"t\", partitions = 4294967297}]}}",
             "must be an integer between 1 and 2147483647",
@@ -286,11 +286,8 @@ fn wrong_words_of_a_value_say_what_is_right() {
     }
     for (text, said) in [
         ("[relay]\non_dead = true", "relay.on_dead = true: must be `skip` or `block`"),
-        (
-            "[relay]\nbatch_size = 99999999999999999999",
-            "is beyond the integers, which have 64 bits",
-        ),
-        ("[relay]\nmax_attempts = {}", "relay.max_attempts: must be an integer, 0 or above"),
+        ("[relay]\nbatch_size = 99999999999999999999", "must be an integer of at most 64 bits"),
+        ("[relay]\nmax_attempts = {}", "relay.max_attempts: must be an integer of 0 or above"),
         ("[log]\nformat = 5", "log.format = 5: must be one of `auto`, `json`, `text`"),
     ] {
         let (_file, inputs) = inputs(text);
@@ -338,7 +335,7 @@ fn a_wrong_value_is_reported_with_key_place_and_remedy() {
     for (text, key, part) in [
         ("[relay]\nlease = 30", "relay.lease", "text with a unit"),
         ("[relay]\nordering = \"keys\"", "relay.ordering", "`key`"),
-        ("[relay]\nbatch_bytes = \"16\"", "relay.batch_bytes", "such as \"16MiB\""),
+        ("[relay]\nbatch_bytes = \"16\"", "relay.batch_bytes", "for example \"16MiB\""),
         ("[sinks.a]\nuri = \"x\"", "sinks.a", "kind"),
     ] {
         let (file, inputs) = inputs(text);
@@ -449,7 +446,7 @@ fn setting_without_a_known_key_is_not_quoted() {
 
         assert!(!error.contains("hush"), "{setting}: {error}");
         assert!(error.starts_with("--set: "), "{setting}: {error}");
-        assert!(error.ends_with(": must be section.key=value"), "{setting}: {error}");
+        assert!(error.ends_with(": must have the form section.key=value"), "{setting}: {error}");
     }
     let inputs = Inputs { set: vec!["mongo.uri:hush".into()], ..Inputs::default() };
     assert!(load(&inputs).unwrap_err().to_string().contains("mongo.uri…"));
@@ -524,7 +521,7 @@ fn key_in_two_variables_is_refused_in_any_order() {
             let error = load(&Inputs { environment, ..Inputs::default() }).unwrap_err();
 
             let line = format!(
-                "POSTRIDER__{part}: {key}: is set by POSTRIDER__{whole} too; keep one of the two"
+                "POSTRIDER__{part}: {key}: is also set by POSTRIDER__{whole}; remove one of the two"
             );
             assert_eq!(error.to_string(), line);
         }

@@ -58,7 +58,7 @@ fn without_a_uri_or_a_database_the_error_says_where_to_put_it() {
         resolve(&loaded(&["sinks.out.kind=stdout", "mongo.uri=mongodb://h:1/?w=1"])).unwrap_err();
 
     assert_eq!(nothing[0].key, "mongo.uri");
-    assert!(nothing[0].detail.contains("connection_strings.other"), "{}", nothing[0]);
+    assert!(nothing[0].detail.contains("mongodb://host:27017/database"), "{}", nothing[0]);
     assert_eq!(no_database[0].key, "mongo.database");
 }
 

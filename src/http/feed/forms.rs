@@ -176,7 +176,7 @@ where
         if let Err(error) = piece {
             warn!(
                 error = chain(error),
-                "failed to read the rest of the feed; the connection is cut"
+                "failed to read the rest of the feed; closing the connection"
             );
         }
     })

@@ -108,12 +108,15 @@ async fn read_feed(
             Err(flaw) => flaws.push(flaw),
         }
     }
-    let detail = "is of pages alone: omit it for lines and server-sent events";
+    let detail = "is allowed only for pages; omit it for lines and server-sent events";
     if wait.is_some() && (is_stream || is_lines) {
         flaws.push(Flaw::new("wait", detail));
     }
     if limit.is_some() && is_stream {
-        flaws.push(Flaw::new("limit", "is of pages and lines alone: close the connection instead"));
+        flaws.push(Flaw::new(
+            "limit",
+            "is allowed only for pages and lines; close the connection instead",
+        ));
     }
     if !flaws.is_empty() {
         return Err(Problem::invalid(flaws));

@@ -84,7 +84,7 @@ pub(super) struct RecordRequest {
 impl Request for RecordRequest {
     fn conflicts(&self) -> Vec<Flaw> {
         let payload = match (&self.payload, &self.payload_base64) {
-            (Some(_), Some(_)) => Some("conflicts with payloadBase64; keep one"),
+            (Some(_), Some(_)) => Some("conflicts with payloadBase64; remove one of the two"),
             (None, None) => Some("is missing, and payloadBase64 too"),
             _ => None,
         };
@@ -236,7 +236,7 @@ fn encode(document: Document) -> Result<RawDocumentBuf, Problem> {
     let raw = RawDocumentBuf::try_from(&document)
         .map_err(|error| Problem::wrong("", format!("cannot be stored as BSON: {error}")))?;
     if raw.as_bytes().len() > MAX_RECORD_BYTES {
-        return Err(Problem::too_large("a record has 16 MiB at most, as BSON"));
+        return Err(Problem::too_large("a record must have at most 16 MiB as BSON"));
     }
     match Record::read(&raw).content() {
         Ok(_) => Ok(raw),
@@ -258,11 +258,11 @@ async fn insert(services: &Services, raw: &RawDocumentBuf, id: &RecordId) -> Res
                 Some(_) => "id",
                 None => "dedupKey",
             };
-            let detail = format!("there is a record with this {field}");
+            let detail = format!("a record with this {field} already exists");
             Err(Problem::conflict(ProblemCode::DuplicateRecord, detail))
         }
         Some(VALIDATION_FAILED) => {
-            Err(Problem::wrong("", "the validator of outbox_records refuses it"))
+            Err(Problem::wrong("", "the validator of outbox_records rejects it"))
         }
         _ => Err(error.into()),
     }

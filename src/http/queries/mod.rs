@@ -92,7 +92,7 @@ impl Request for QueryRequest {
                 [("limit", self.limit.is_some()), ("after", self.after.is_some())]
             {
                 if is_set {
-                    flaws.push(Flaw::new(field, "does not go with page; keep one of the two"));
+                    flaws.push(Flaw::new(field, "conflicts with page; remove one of the two"));
                 }
             }
         }

@@ -130,10 +130,10 @@ fn scope(path: &WowPath, headers: &HeaderMap) -> Result<QueryScope, Problem> {
             (Some(value), None) => match value.to_str() {
                 Ok(id) => Ok(Some(id.to_owned())),
                 Err(_) => {
-                    Err(Problem::wrong(name, "is not ASCII; name the tenant or owner in the path"))
+                    Err(Problem::wrong(name, "is not ASCII; set the tenant or owner in the path"))
                 }
             },
-            (Some(_), Some(_)) => Err(Problem::wrong(name, "is there twice; keep one of the two")),
+            (Some(_), Some(_)) => Err(Problem::wrong(name, "appears twice; remove one of the two")),
         }
     };
     let (tenant, owner) = (header("command-tenant-id")?, header("command-owner-id")?);

@@ -113,13 +113,13 @@ async fn members_that_are_down_and_wrong_clocks_are_reported() {
     let one = check(&[]).await;
 
     whole.only("clocks", &format!("the clock of {fast} is "), "NTP");
-    whole.is_good("replica set", "3 of 3 members are up");
+    whole.is_good("replica set", "3 of 3 members with data are up");
     patient.is_good("clocks", "3 members within");
     assert_eq!(patient.code, Some(0), "{:#?}", patient.findings);
     two.is_good(
         "replica set",
-        &format!("2 of 3 members are up with the data, 2 are needed: {} is", set.host(1)),
+        &format!("2 of 3 members with data are up; 2 are required: {} is", set.host(1)),
     );
     two.is_good("clocks", &format!("not reached directly: {}", set.host(1)));
-    one.is_bad("replica set", "1 of 3 members are up", "start the members that are down");
+    one.is_bad("replica set", "1 of 3 members with data are up", "start the members that are down");
 }

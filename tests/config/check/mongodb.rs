@@ -10,6 +10,7 @@ use crate::support::authority::Authority;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::ports::free_port;
+use crate::support::process::call_with;
 use crate::support::queue::{host_of, mongo_settings, stdout_settings, stdout_sink};
 use crate::support::roles;
 use crate::support::schema::BareDatabase;
@@ -27,7 +28,30 @@ async fn a_closed_port_has_the_remedy_to_start_mongodb() {
 
     let detail = format!("cannot connect to MongoDB at 127.0.0.1:{port}: connection refused");
     found.only("mongodb", &detail, "start MongoDB");
-    assert_eq!(found.names(), ["configuration", "mongodb", "sink out", "ops.listen"]);
+    let names = ["mongodb version", "replica set", "clocks", "schema", "privileges"];
+    let skipped: Vec<(&str, &str)> =
+        names.into_iter().map(|name| (name, "since MongoDB was not reached")).collect();
+    assert_eq!(found.skipped(), skipped);
+}
+
+#[fixture::test]
+async fn summary_says_what_was_skipped_and_why() {
+    let (mongodb, amqp) = (free_port(), free_port());
+    let settings = [
+        format!("mongo.uri=mongodb://127.0.0.1:{mongodb}/app?serverSelectionTimeoutMS=500"),
+        "sinks.r.kind=rabbitmq".to_owned(),
+        format!("sinks.r.uri=amqp://127.0.0.1:{amqp}"),
+        "ops.listen=127.0.0.1:0".to_owned(),
+    ];
+
+    let ended = call_with(&settings, &["check"]).await.with_code(1);
+    let offline = call_with(&settings, &["check", "--offline"]).await.with_code(0);
+
+    let summary = "2 of 10 checks failed; 5 skipped, since MongoDB was not reached; \
+                   1 skipped, since sink r was not reached";
+    assert_eq!(ended.stdout.lines().last().unwrap(), summary, "{ended}");
+    let summary = "the check passed; no server was checked (--offline)";
+    assert_eq!(offline.stdout.lines().last().unwrap(), summary, "{offline}");
 }
 
 #[fixture::test]
@@ -120,7 +144,7 @@ async fn username_and_password_file_log_in_as_a_user_in_the_uri_does() {
     for uri in [by_database, by_option, by_mechanism] {
         let found = by_keys(&uri, &right).await;
         assert!(!found.bad().contains(&"mongodb"), "{uri}: {:#?}", found.findings);
-        by_keys(&uri, &wrong).await.only("mongodb", "", "mend user, password or authSource");
+        by_keys(&uri, &wrong).await.only("mongodb", "", "correct the user, password or authSource");
     }
 }
 
@@ -132,8 +156,8 @@ async fn a_refused_login_differs_from_a_missing_one() {
 
     let (wrong, stranger) = (check_uri(&wrong).await, check_uri(&stranger).await);
 
-    wrong.only("mongodb", "", "mend user, password or authSource");
-    stranger.only("mongodb", "requires authentication", "name a user in mongo.uri");
+    wrong.only("mongodb", "", "correct the user, password or authSource");
+    stranger.only("mongodb", "requires authentication", "set a user in mongo.uri");
     for found in [wrong, stranger] {
         let detail = found.of("mongodb")["detail"].as_str().unwrap();
         assert!(!detail.contains("server response"), "not in clear: {detail}");
@@ -161,7 +185,7 @@ async fn a_missing_schema_is_an_error_without_auto_init() {
     let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
 
     assert_eq!((found.code, found.bad()), (Some(0), vec![]), "{:#?}", found.findings);
-    found.is_good("schema", "made at start: collection outbox_records, collection");
+    found.is_good("schema", "`run` creates: collection outbox_records, collection");
     strict.only("schema", "outbox_records", "run `postrider schema apply`");
     strict.is_bad("schema", "dead_idx", "outbox.auto_init_schema = true");
     assert_eq!(bare.collection_names().await, [""; 0], "a check makes nothing");
@@ -174,7 +198,7 @@ async fn a_conflicting_index_is_reported_with_its_difference() {
 
     let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
 
-    found.only("schema", "index lane_idx of outbox_records is", "what is in the way");
+    found.only("schema", "index lane_idx of outbox_records is", "reports the conflict");
 }
 
 #[fixture::test]
@@ -185,7 +209,7 @@ async fn a_changed_retention_is_adjusted_at_start() {
     let found = check(&settings).await;
     let strict = check(&with(&settings, &["outbox.auto_init_schema=false"])).await;
 
-    found.is_good("schema", "made at start: index done_ttl_idx");
+    found.is_good("schema", "`run` creates: index done_ttl_idx");
     strict.only("schema", "done_ttl_idx", "schema apply");
 }
 

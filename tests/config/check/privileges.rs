@@ -74,7 +74,7 @@ async fn each_missing_action_is_reported_with_its_collection() {
         found.is_bad("privileges", "", &format!("{{ role: {role:?}, db: "));
         found.is_bad("privileges", "", "schema print --roles");
         if ["listCollections", "listIndexes"].contains(&action.as_str()) {
-            found.is_bad("schema", "not authorized", "what the finding `privileges` tells");
+            found.is_bad("schema", "not authorized", "that the check `privileges` lists");
         }
     }
 }
@@ -92,7 +92,7 @@ async fn required_privileges_depend_on_the_configuration() {
     assert_eq!(strict.bad(), [""; 0], "{:#?}", strict.findings);
     strict.is_good("privileges", "postrider_relay@");
     // Without the right to read the members' states, `check` asks the members themselves.
-    strict.is_good("replica set", "1 of 1 members are up");
+    strict.is_good("replica set", "1 of 1 members with data are up");
     strict.is_good("clocks", "one member, one clock");
     // There is nothing to create.
     assert_eq!(making.bad(), [""; 0], "{:#?}", making.findings);

@@ -37,11 +37,11 @@ async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
     let tls = format!("amqps://{}:{PLANTED}@{host}/{}", vhost.name, vhost.name);
 
     for (uri, detail, remedy) in [
-        (no_server, "Connection refused", "start the broker, or change host"),
-        (password, "ACCESS_REFUSED", "check user and password in the URI"),
+        (no_server, "connection refused", "start the broker, or change host"),
+        (password, "ACCESS_REFUSED", "check the user and password in the URI"),
         (missing, "not found", "rabbitmqctl add_vhost"),
         (closed, "refused", "rabbitmqctl set_permissions"),
-        (tls, "", "does not speak TLS"),
+        (tls, "", "does not use TLS"),
     ] {
         let found = rabbitmq(&outbox, &uri, &[]).await;
 
@@ -70,19 +70,19 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     let made = rabbitmq(&outbox, &uri, &[template, routes, dead, declared]).await;
     let still = rabbitmq(&outbox, &uri, &[routes]).await;
 
-    default.is_good("sink r destinations", "the default exchange is there");
-    own.is_good("sink r destinations", "exchange \"there\" is there");
+    default.is_good("sink r destinations", "the default exchange exists");
+    own.is_good("sink r destinations", "exchange \"there\" exists");
     missing.only(
         "sink r destinations",
-        "\"by-route\": the broker said: NOT_FOUND",
+        "\"by-route\": the broker replied: NOT_FOUND",
         "sinks.r.declare",
     );
     missing.is_bad("sink r destinations", "\"morgue\"", "relay.dead_letter");
     assert!(!missing.of("sink r destinations")["detail"].as_str().unwrap().contains("elsewhere"));
-    made.is_good("sink r destinations", "\"by-route\" is made at start");
+    made.is_good("sink r destinations", "`run` creates exchange \"by-route\" (declare)");
     made.is_good("sink r destinations", "x.{tenantId} depends on the record");
     assert_eq!(made.code, Some(0), "{:#?}", made.findings);
-    still.only("sink r destinations", "by-route", "make what is missing");
+    still.only("sink r destinations", "by-route", "create it, list it in");
 }
 
 #[fixture::test]
@@ -100,10 +100,10 @@ async fn every_configured_topic_is_looked_up() {
     let made = kafka(&outbox, &brokers(), &[&there, &route, &declared]).await;
     let missing = kafka(&outbox, &brokers(), &[&there, &route]).await;
 
-    down.only("sink k", "Connection refused", "sinks.k: brokers");
+    down.only("sink k", "connection refused", "sinks.k: brokers");
     template.is_good("sink k destinations", "{type} depends on the record");
-    made.is_good("sink k destinations", &format!("topic {:?} is there", topic.name));
-    made.is_good("sink k destinations", &format!("{fresh:?} is made at start"));
+    made.is_good("sink k destinations", &format!("topic {:?} exists", topic.name));
+    made.is_good("sink k destinations", &format!("`run` creates topic {fresh:?}"));
     missing.only("sink k destinations", &format!("topic {fresh:?}"), "sinks.k.declare");
 }
 
@@ -124,9 +124,9 @@ async fn a_file_is_checked_and_none_is_left() {
     drop(open);
     let missing = checked(&folder.path().join("missing/a.ndjson")).await;
 
-    absent.is_good("sink f", "can be written");
+    absent.is_good("sink f", "writable");
     assert!(is_empty, "it left a file");
-    running.is_good("sink f", "another process, a running postrider, writes to it");
+    running.is_good("sink f", "another process writes to it, probably `postrider run`");
     assert_eq!(running.code, Some(0), "{:#?}", running.findings);
     missing.only("sink f", "No such file or directory", "create the folder");
 }

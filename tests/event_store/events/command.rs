@@ -74,7 +74,7 @@ async fn command_reports_all_flaws_of_a_body_by_field() {
     }
     assert!(list.stderr.contains("object"), "{list}");
     assert!(empty.stderr.contains("events: is empty"), "{empty}");
-    assert!(name.stderr.contains("the name: is to begin with a letter"), "{name}");
+    assert!(name.stderr.contains("NAME: must start with a letter"), "{name}");
 }
 
 /// All written times are the server's.

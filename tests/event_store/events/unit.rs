@@ -130,7 +130,7 @@ async fn work_may_continue_after_a_conflict() {
     );
     assert_eq!(
         unit_with(append("1", "s").expecting(Expected::None)).await,
-        "the aggregate exists already, at version 2"
+        "the aggregate already exists, at version 2"
     );
     assert_eq!(
         unit_with(append("2", "s").expecting(Expected::Exists)).await,
@@ -139,7 +139,7 @@ async fn work_may_continue_after_a_conflict() {
     // A request has one append.
     assert_eq!(
         unit_with(append("1", "r")).await,
-        "aggregate \"1\" has used this request id already"
+        "aggregate \"1\" has already used this request id"
     );
     assert_eq!(left(&test).await, (0, 1, 1));
     let outcome = test.store.unit_of_work(async |mut unit| {

@@ -71,7 +71,7 @@ async fn unit_refuses_a_global_request_id_of_another_aggregate() {
     let there = two(&store, append("2", "r"), append("3", "s")).await.unwrap_err();
     let twin = two(&store, append("2", "t"), append("3", "t")).await.unwrap_err();
 
-    assert_eq!(there.to_string(), "aggregate \"1\" has used this request id already");
-    assert_eq!(twin.to_string(), "aggregate \"2\" has used this request id already");
+    assert_eq!(there.to_string(), "aggregate \"1\" has already used this request id");
+    assert_eq!(twin.to_string(), "aggregate \"2\" has already used this request id");
     assert_eq!(left(&test).await, (0, 1, 1));
 }

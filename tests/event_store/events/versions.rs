@@ -29,7 +29,7 @@ async fn append_is_refused_at_an_unexpected_version() {
     assert_eq!(append("c", Expected::Exists).await.unwrap().version, 3);
     assert_eq!(append("d", Expected::Any).await.unwrap().version, 4);
     for none in [Expected::None, Expected::Exact(0)] {
-        assert_eq!(refused(append("e", none).await), "the aggregate exists already, at version 4");
+        assert_eq!(refused(append("e", none).await), "the aggregate already exists, at version 4");
     }
     for stale in [1, 3, 5, 9] {
         assert_eq!(

@@ -17,18 +17,19 @@ async fn schema_commands_affect_only_the_named_collections() {
     let again = call_with(&settings, &with("apply")).await.with_code(0);
     let after = call_with(&settings, &with("verify")).await.with_code(0);
 
-    let unclaimed = format!("database {} is no context's, should be that of", home.name);
+    let unclaimed =
+        format!("database {} is without a context, must be owned by the context", home.name);
     assert_eq!(before.stdout.matches(&unclaimed).count(), 1, "{before}");
     assert_eq!(before.stdout.lines().count(), 1 + 5 + 2 * (5 + 5) + 2, "{before}");
     let lines = [
-        format!("database {} is now the context's\n", home.name),
+        format!("database {} now belongs to the context\n", home.name),
         "created collection cart_snapshot\n".into(),
         "created index ttlAt_1 of prepare_email\n".into(),
     ];
     for line in &lines {
         assert_eq!(applied.stdout.matches(line).count(), 1, "{applied}");
     }
-    assert_eq!((again.stdout.as_str(), after.stdout.as_str()), ("nothing was missing\n", ""));
+    assert_eq!((again.stdout.as_str(), after.stdout.as_str()), ("the schema is complete\n", ""));
     let made = ["cart_event_stream", "cart_snapshot", "order_event_stream", "order_snapshot"];
     let others = ["prepare_email", "wow_database_metadata"];
     assert_eq!(home.collection_names().await, [made.as_slice(), &others].concat());
@@ -51,6 +52,6 @@ async fn invalid_name_is_a_usage_error() {
     for option in ["--aggregate", "--prepare"] {
         let ended = call(&["schema", "print", option, "a$b"]).await.with_code(2);
 
-        assert!(ended.stderr.contains("is to begin with a letter"), "{ended}");
+        assert!(ended.stderr.contains("must start with a letter"), "{ended}");
     }
 }

@@ -69,7 +69,10 @@ async fn unknown_layout_is_refused_and_number_types_are_equal() {
             Ok(()) => assert!(is_known, "{version}"),
             Err(error) => {
                 assert!(!is_known, "{version}: {error}");
-                assert!(error.to_string().contains("a release that knows its layout"), "{error}");
+                assert!(
+                    error.to_string().contains("a release that supports its layout"),
+                    "{error}"
+                );
             }
         }
     }

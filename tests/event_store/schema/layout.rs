@@ -236,11 +236,8 @@ async fn views_and_special_collections_are_refused_by_name() {
         let error = home.context(home.together()).ready(kind, "order").await.unwrap_err();
 
         let error = error.to_string();
-        assert!(
-            error.starts_with(&format!("{collection} can't be used: it is {found},")),
-            "{error}"
-        );
-        assert!(error.ends_with(&format!("choose another {}", kind.setting())), "{error}");
+        assert!(error.starts_with(&format!("cannot use {collection}: it is {found},")), "{error}");
+        assert!(error.ends_with(&format!("set another {}", kind.setting())), "{error}");
     }
 }
 

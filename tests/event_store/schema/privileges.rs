@@ -137,7 +137,7 @@ async fn check_names_each_missing_action_of_the_append_path() {
     outbox.until_count(doc! { "status": "done" }, 1).await;
     let ended = postrider.stop().await;
 
-    assert_eq!(ended.stderr.matches("appends will be refused").count(), 1, "{ended}");
+    assert_eq!(ended.stderr.matches("appends will be rejected").count(), 1, "{ended}");
     let database = &outbox.database;
     let lacks = format!("insert, update, remove on database {database}");
     let grant = format!("{{ role: \\\"postrider_append\\\", db: \\\"{database}\\\" }}");

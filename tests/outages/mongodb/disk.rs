@@ -204,7 +204,7 @@ async fn a_full_disk_is_reported_and_loses_nothing() {
     }
     eventually("mongod's end", || std::future::ready(member.has_ended())).await;
     postrider.until_report("a store that is down", |report| report["status"] == "down").await;
-    postrider.until_logged("MongoDB does not answer").await;
+    postrider.until_logged("MongoDB does not respond").await;
     let live = postrider.get("/livez").await.0;
 
     member.restart();
@@ -223,18 +223,18 @@ async fn a_full_disk_is_reported_and_loses_nothing() {
     }
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     let messages = [
-        "INFO MongoDB answers again: taking goes on",
-        "INFO following the outbox by a change stream",
-        "INFO heartbeat is back: taking goes on",
-        "WARN MongoDB does not answer: taking is paused",
-        "WARN heartbeat failed: taking stops",
-        "WARN the change stream is lost: the relay polls",
+        "INFO MongoDB responds again; resumed leasing records",
+        "INFO opened the change stream of the outbox",
+        "INFO heartbeats are acknowledged again; resumed leasing records",
+        "WARN MongoDB does not respond; paused leasing records",
+        "WARN a heartbeat failed; stopped leasing records",
+        "WARN lost the change stream; the relay polls",
     ];
     let under_way = [
-        "INFO settling goes on",
-        "WARN settling fails: it is repeated until MongoDB has it",
-        "WARN the outcome of a lease is unknown; its records are released",
-        "INFO a lease of unknown outcome is released",
+        "INFO settling records again",
+        "WARN failed to settle records; retrying until MongoDB acknowledges",
+        "WARN the outcome of a lease is unknown; releasing its records",
+        "INFO released a lease of unknown outcome",
     ];
     assert_logged(&postrider, before, &messages, &under_way);
     postrider.stop().await;

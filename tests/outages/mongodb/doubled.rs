@@ -61,7 +61,7 @@ async fn a_record_with_a_field_twice_dies_and_mongod_survives() {
     for round in ["early", "live"] {
         for field in fields::ALL.into_iter().filter(|field| *field != fields::ID) {
             let id = format!("{round} {field} doubled");
-            let reason = format!("malformed: {field}: the record has this field twice");
+            let reason = format!("malformed: {field}: appears twice in the record");
             let dead = doc! { "_id": &id, "status": "dead", "deadReason": reason };
             // (As a document the driver returns the last of them.)
             assert_eq!(outbox.count(dead).await, 1, "{id}");

@@ -9,11 +9,13 @@ use crate::support::process::{Postrider, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 
 /// Each of these log lines begins once, and ends once.
-const SCAN_MESSAGES: [&str; 2] =
-    ["MongoDB refuses the relay: taking is paused", "MongoDB answers again: taking goes on"];
+const SCAN_MESSAGES: [&str; 2] = [
+    "MongoDB rejects the relay; paused leasing records",
+    "MongoDB responds again; resumed leasing records",
+];
 const PROMOTION_MESSAGES: [&str; 2] = [
-    "MongoDB refuses the relay: scheduled records are not made pending",
-    "scheduled records are made pending again",
+    "MongoDB rejects the relay; scheduled records are not promoted",
+    "promoting scheduled records again",
 ];
 
 struct Outage {
@@ -100,7 +102,7 @@ async fn polls_without_their_index_report_it_and_resume_with_it() {
 
     outage.until_resumed(2).await;
     outage.assert_once(&SCAN_MESSAGES);
-    assert!(!outage.postrider.stderr().contains("MongoDB does not answer"));
+    assert!(!outage.postrider.stderr().contains("MongoDB does not respond"));
     outage.end().await;
 }
 

@@ -70,8 +70,10 @@ async fn nothing_is_leased_without_a_majority_and_all_resumes() {
     }
     outbox.until_count(doc! { "status": "done" }, 3).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
-    let messages =
-        ["WARN heartbeat failed: taking stops", "INFO heartbeat is back: taking goes on"];
+    let messages = [
+        "WARN a heartbeat failed; stopped leasing records",
+        "INFO heartbeats are acknowledged again; resumed leasing records",
+    ];
     assert_logged(&postrider, before, &messages, &[]);
     postrider.stop().await;
 }
@@ -121,12 +123,12 @@ async fn a_mongodb_that_refuses_writes_is_reported_once() {
     assert!(detail.contains("postrider check"), "{report}");
     let writes = ["lease records", "correct partitions"];
     assert!(writes.iter().any(|write| detail.contains(write)), "{report}");
-    postrider.until_logged("taking goes on").await;
+    postrider.until_logged("resumed leasing records").await;
     postrider.until_metric(refused, |failing| failing == 0.0).await;
     postrider.until_report("all well", |report| report["status"] == "ok").await;
     let messages = [
-        "WARN MongoDB refuses the relay: taking is paused",
-        "INFO MongoDB answers again: taking goes on",
+        "WARN MongoDB rejects the relay; paused leasing records",
+        "INFO MongoDB responds again; resumed leasing records",
     ];
     assert_logged(&postrider, before, &messages, &[]);
     postrider.stop().await;

@@ -54,18 +54,18 @@ async fn a_revoked_privilege_is_named_and_the_relay_resumes() {
     let is_named = |report: &serde_json::Value, status: &str| {
         let store = &report["parts"]["store"];
         let detail = store["detail"].as_str().unwrap_or_default();
-        let words = ["MongoDB refuses this instance", "Unauthorized", "postrider check"];
+        let words = ["MongoDB rejects this instance", "Unauthorized", "postrider check"];
         store["status"] == json!(status) && words.iter().all(|word| detail.contains(word))
     };
     postrider.until_report("a refusal", |report| is_named(report, "degraded")).await;
     let refused = r#"postrider_store_failing{work="take",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
-    postrider.until_logged("MongoDB refuses the relay: taking is paused").await;
+    postrider.until_logged("MongoDB rejects the relay; paused leasing records").await;
     let show = ["outbox", "show", "second", "--output", "json"];
     let is_reported = || async {
         let shown = call_with(&settings, &show).await.with_code(0).json();
         let detail = shown["waits"]["detail"].as_str().unwrap_or_default().to_owned();
-        shown["waits"]["for"] == "store" && detail.contains("MongoDB refuses this instance")
+        shown["waits"]["for"] == "store" && detail.contains("MongoDB rejects this instance")
     };
     eventually("its state names the refusal", is_reported).await;
     grant(&outbox, "").await;
@@ -80,10 +80,10 @@ async fn a_revoked_privilege_is_named_and_the_relay_resumes() {
 
     assert_eq!(outbox.count(doc! { "attempt": 1 }).await, 2);
     let messages = [
-        "WARN MongoDB refuses the relay: taking is paused",
-        "INFO MongoDB answers again: taking goes on",
-        "WARN heartbeat failed: taking stops",
-        "INFO heartbeat is back: taking goes on",
+        "WARN MongoDB rejects the relay; paused leasing records",
+        "INFO MongoDB responds again; resumed leasing records",
+        "WARN a heartbeat failed; stopped leasing records",
+        "INFO heartbeats are acknowledged again; resumed leasing records",
     ];
     assert_logged(&postrider, before, &messages, &[]);
     let line = postrider.lines()[before..].iter().find(|line| line["remedy"].is_string()).cloned();
@@ -108,7 +108,7 @@ async fn a_scheduled_record_without_the_privilege_is_reported() {
 
     let refused = r#"postrider_store_failing{work="promote",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
-    postrider.until_logged("scheduled records are not made pending").await;
+    postrider.until_logged("scheduled records are not promoted").await;
     postrider.until_report("a refusal", |report| report["status"] == "degraded").await;
     grant(&outbox, "").await;
 

@@ -18,11 +18,11 @@ const KEYS: usize = 60;
 
 /// All that a whole outage must log, and what follows it.
 const EXPECTED_MESSAGES: [&str; 5] = [
-    "INFO heartbeat is back: taking goes on",
-    "INFO settling goes on",
-    "WARN heartbeat failed: taking stops",
-    "WARN leases are not renewed: they end in their time",
-    "WARN settling fails: it is repeated until MongoDB has it",
+    "INFO heartbeats are acknowledged again; resumed leasing records",
+    "INFO settling records again",
+    "WARN a heartbeat failed; stopped leasing records",
+    "WARN failed to renew leases; they stay valid until they expire",
+    "WARN failed to settle records; retrying until MongoDB acknowledges",
 ];
 
 /// The same by a scan that was in progress, since none begins after the heartbeat has failed; and
@@ -31,14 +31,14 @@ const EXPECTED_MESSAGES: [&str; 5] = [
 /// late.
 const OPTIONAL_MESSAGES: [&str; 8] = [
     // On a machine that does not run it for seconds.
-    "WARN this process stood still; it reads its partitions again before it publishes",
-    "INFO another connection is opened for what follows",
-    "INFO leases are renewed again",
-    "INFO the leases that were not renewed are over",
-    "INFO following the outbox by a change stream",
-    "WARN the change stream is lost: the relay polls",
-    "INFO MongoDB answers again: taking goes on",
-    "WARN MongoDB does not answer: taking is paused",
+    "WARN this process was suspended; it reads its partitions again before it publishes",
+    "INFO opening another connection for further messages",
+    "INFO renewing leases again",
+    "INFO the leases that were not renewed have expired",
+    "INFO opened the change stream of the outbox",
+    "WARN lost the change stream; the relay polls",
+    "INFO MongoDB responds again; resumed leasing records",
+    "WARN MongoDB does not respond; paused leasing records",
 ];
 
 /// MongoDB fails with the answer to a heartbeat, during leases and publishes. Some publishes are

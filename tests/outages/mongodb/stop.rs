@@ -38,7 +38,7 @@ async fn a_stop_without_mongodb_ends_with_1_and_names_leased_records() {
         postrider.signal(Signal::TERM);
         let ended = postrider.until_ended(LIMIT).await.with_code(1);
 
-        let message = "relay.shutdown_timeout: 3 records wait out their lease";
+        let message = "relay.shutdown_timeout: 3 records stay leased until their lease expires";
         assert!(ended.stderr.contains(message), "{ended}");
         proxy.open();
         let mut next = start(&outbox, &proxy);

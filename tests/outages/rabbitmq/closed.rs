@@ -41,7 +41,7 @@ async fn records_wait_without_attempts_while_the_password_is_wrong() {
     outage.vhost.close_connections(&outage.vhost.connections_of(&user).await).await;
     // Some are published before the relay notices.
     outage.outbox.insert(many("durable", "record", COUNT)).await;
-    until_down_with(&postrider, "check user and password").await;
+    until_down_with(&postrider, "check the user and password").await;
     outage.vhost.set_password(&user, PASSWORD).await;
 
     assert_all_went_well(&outage, &postrider).await;

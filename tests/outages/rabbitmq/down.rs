@@ -1,4 +1,4 @@
-//! A broker that is stopped, paused, or out of memory: no attempt is counted, however long it
+//! A broker that is stopped, paused, or out of memory: no attempts are counted, however long it
 //! lasts.
 
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Fault {
     fn words(self) -> &'static str {
         match self {
             Self::Stopped => "refused",
-            Self::Paused => "no answer within 2s",
+            Self::Paused => "no response within 2s",
             Self::OutOfMemory => "memory",
             Self::OutOfDisk => "disk",
         }

@@ -302,7 +302,7 @@ async fn a_stop_ends_publishes_on_a_replaced_connection() {
 
     proxy.freeze_existing();
     outbox.insert(many("taken", "waits", COUNT)).await;
-    postrider.until_logged("the broker says nothing on the connection").await;
+    postrider.until_logged("the broker does not respond on the connection").await;
     postrider.stop().await;
 
     let free = doc! { "status": "pending", "leaseId": null, "attempt": 0 };

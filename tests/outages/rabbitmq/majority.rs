@@ -104,7 +104,7 @@ async fn other_queues_get_another_connection_when_reading_stops() {
     let TwoQueues { cluster, outbox, amqp, mut postrider } =
         TwoQueues::without_majority(&patient).await;
     outbox.insert(round_of(BURST_RECORDS, "sick", 1)).await;
-    let stopped = || postrider.stderr().contains("another connection is opened");
+    let stopped = || postrider.stderr().contains("opening another connection");
     let mut number = 0;
     let mut next = async || {
         number += 1;
@@ -125,7 +125,7 @@ async fn other_queues_get_another_connection_when_reading_stops() {
         outbox.until_count(of_round, 4 * KEYS as u64).await;
     }
     let logged = |words: &str| postrider.stderr().matches(words).count();
-    assert_eq!(logged("another connection is opened"), 1, "{}", postrider.stderr());
+    assert_eq!(logged("opening another connection"), 1, "{}", postrider.stderr());
     assert_eq!(logged("sink is down"), 0, "{}", postrider.stderr());
     let well = (KEYS + number * 4 * KEYS) as u64;
 

@@ -100,7 +100,7 @@ async fn an_unroutable_record_is_counted_alone_until_it_has_a_route() {
     outbox.insert(many("open", "other", 50)).await;
     let fixed = |_| 100;
     for (id, words) in [
-        ("returned", "no queue takes it"),
+        ("returned", "no queue is bound for it"),
         ("missing", "no exchange 'missing'"),
         ("forbidden", "ACCESS_REFUSED"),
     ] {

@@ -307,8 +307,8 @@ async fn a_record_with_an_invalid_templated_source_dies_alone() {
     for (id, reason) in [
         ("K no tenant", "template: the record has no tenantId"),
         ("Q no path", "template: the record has no header \"path\""),
-        ("Q empty", "refused: it cannot be a CloudEvent: its source is empty"),
-        ("no type", "refused: it cannot be a CloudEvent: its type is empty"),
+        ("Q empty", "refused: it cannot be a CloudEvent, since its source is empty"),
+        ("no type", "refused: it cannot be a CloudEvent, since its type is empty"),
     ] {
         let dead = brokers.outbox.record(id).await;
         assert_eq!(dead.get_str("deadReason").unwrap(), reason);

@@ -95,7 +95,7 @@ async fn an_unroutable_dead_letter_leaves_the_record_dead() {
     brokers.until_done(1).await;
     let dead = brokers.outbox.record("refused").await;
     assert!(dead.get_str("deadReason").unwrap().starts_with("refused: "), "{dead}");
-    assert!(postrider.stderr().contains("the dead letter could not be sent"));
+    assert!(postrider.stderr().contains("failed to send a dead-letter copy"));
     let failed = r#"postrider_dead_letters_total{sink="rabbit",outcome="failed"}"#;
     assert_eq!(postrider.metric(failed).await, Some(1.0));
     postrider.stop().await;

@@ -152,7 +152,8 @@ async fn the_limit_includes_key_headers_and_frame() {
     let sizes: Vec<(&str, usize)> =
         found.iter().map(|record| (record.id(), record.payload.as_ref().unwrap().len())).collect();
     assert_eq!(sizes, [("1", room), ("3", room - header), ("5", 0)]);
-    let words = "too large: with key and headers it is above message.max.bytes, which is 1000000";
+    let words =
+        "too large: with key and headers it is larger than message.max.bytes, which is 1000000";
     for id in ["2", "4"] {
         assert_eq!(dead_reason(&outbox, id).await, words);
     }

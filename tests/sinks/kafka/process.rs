@@ -82,7 +82,7 @@ async fn the_shutdown_timeout_releases_records_and_a_signal_does_not() {
 
         let stopping = Instant::now();
         postrider.signal(Signal::TERM);
-        postrider.until_logged("a second signal ends at once").await;
+        postrider.until_logged("a second signal ends the process at once").await;
         if let Some(second) = second {
             postrider.signal(second);
         }

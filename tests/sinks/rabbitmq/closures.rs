@@ -166,7 +166,7 @@ async fn a_wrong_password_is_reported_with_its_remedy() {
     let down = sink.probe().await.unwrap_err();
 
     assert!(down.detail.contains("ACCESS_REFUSED"), "{down}");
-    assert!(down.detail.contains("check user and password"), "{down}");
+    assert!(down.detail.contains("check the user and password"), "{down}");
     assert!(!down.detail.contains(wrong), "{down}");
     let outcome = sink.publish(message("m", "", QUEUE)).await;
     assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown));

@@ -108,7 +108,7 @@ async fn a_connection_that_hangs_is_given_up_in_time_and_replaced() {
     let begin = Instant::now();
     let down = sink.probe().await.unwrap_err();
     assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
-    assert!(down.detail.contains("no answer within 1s"), "{down}");
+    assert!(down.detail.contains("no response within 1s"), "{down}");
 
     proxy.thaw();
     until_up(&sink).await;

@@ -40,15 +40,16 @@ impl DatabaseGuard {
     /// [`SchemaError`], also for a database of another context.
     pub(super) async fn verify(&self) -> Result<Option<Difference>, SchemaError> {
         let finding = self.metadata.find_one(doc! { "_id": ID });
-        let found = within("ask whose database it is", limits::BATCH_TIMEOUT, finding).await?;
+        let found =
+            within("read the context of a database", limits::BATCH_TIMEOUT, finding).await?;
         if let Some(found) = found {
             self.check(&found)?;
             return Ok(None);
         }
         Ok(Some(Difference {
             subject: format!("database {}", self.database),
-            found: "no context's".into(),
-            wanted: format!("that of {:?}", self.context),
+            found: "without a context".into(),
+            wanted: format!("owned by the context {:?}", self.context),
             made_by: Some("insert"),
         }))
     }

@@ -89,7 +89,7 @@ impl EventStore {
             let version = appended.version;
             info!(
                 stream = %name, aggregate = %id, version, actor, reason, discard_pending,
-                "began to erase a stream"
+                "started the erasure of a stream"
             );
         }
         let aggregate = (name.clone(), id.clone());

@@ -47,7 +47,7 @@ pub(crate) async fn write(
     let filter = doc! { ID: document.get(ID) };
     // Not an insertion: a restored database may have an old one.
     let replacing = works.replace_one(filter, document).upsert(true).session(&mut *session);
-    within("begin an erasure", limits::BATCH_TIMEOUT, replacing).await?;
+    within("start an erasure", limits::BATCH_TIMEOUT, replacing).await?;
     Ok(())
 }
 

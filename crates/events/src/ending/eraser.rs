@@ -100,7 +100,7 @@ impl Eraser {
         }
         Err(StoreError::Answer {
             action: "read an erasure",
-            detail: "the stream has no such erasure".to_owned(),
+            detail: "the stream does not contain this erasure".to_owned(),
         })
     }
 
@@ -124,7 +124,7 @@ impl Eraser {
         let works = self.works();
         let filter = doc! { ID: work_id(name, id) };
         let replacing = works.replace_one(filter, work.document()).upsert(true);
-        within("begin an erasure", limits::BATCH_TIMEOUT, replacing).await?;
+        within("start an erasure", limits::BATCH_TIMEOUT, replacing).await?;
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl Eraser {
         }
         let works = self.works();
         let writing = works.update_one(filter, vec![doc! { "$set": set }]);
-        within("note the progress of an erasure", limits::BATCH_TIMEOUT, writing).await?;
+        within("store the progress of an erasure", limits::BATCH_TIMEOUT, writing).await?;
         Ok(())
     }
 
@@ -300,7 +300,7 @@ impl Eraser {
         let works = self.works();
         let more = doc! { "$inc": { DISCARDED: signed(discarded) } };
         let writing = works.update_one(work.filter(), more);
-        within("note the progress of an erasure", limits::BATCH_TIMEOUT, writing).await?;
+        within("store the progress of an erasure", limits::BATCH_TIMEOUT, writing).await?;
         Ok(())
     }
 
@@ -331,7 +331,7 @@ impl Eraser {
         let taken = vec![doc! { "$set": { DUE_AT: { "$add": ["$$NOW", CLAIM_MILLIS] } } }];
         let works = self.works();
         let claiming = works.find_one_and_update(due, taken).sort(doc! { DUE_AT: 1 });
-        let found = within("look for open erasures", limits::BATCH_TIMEOUT, claiming).await?;
+        let found = within("read open erasures", limits::BATCH_TIMEOUT, claiming).await?;
         Ok(found.and_then(|found| Some(Work::read(&found)?.aggregate)))
     }
 
@@ -339,7 +339,7 @@ impl Eraser {
     pub(super) async fn count_open(&self) -> Result<u64, StoreError> {
         let works = self.works();
         let counting = works.count_documents(doc! {});
-        within("look for open erasures", limits::BATCH_TIMEOUT, counting).await
+        within("read open erasures", limits::BATCH_TIMEOUT, counting).await
     }
 
     /// Creates the collection of the work documents. Without the privilege, the first transaction does.
@@ -349,7 +349,7 @@ impl Eraser {
             connect::ask(&database, "create a collection", doc! { "create": COLLECTION });
         if let Err(error) = creating.await {
             let error = postrider_store::text::chain(&error);
-            tracing::debug!(error, "the collection of erasures was not created");
+            tracing::debug!(error, "failed to create the collection of erasures");
         }
     }
 

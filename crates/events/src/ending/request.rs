@@ -104,6 +104,6 @@ pub(crate) fn check_reason(reason: &str) -> Result<(), String> {
     if (1..=MAX_REASON_CHARS).contains(&reason.chars().count()) {
         Ok(())
     } else {
-        Err(format!("must have 1 to {MAX_REASON_CHARS} characters"))
+        Err(format!("must have between 1 and {MAX_REASON_CHARS} characters"))
     }
 }

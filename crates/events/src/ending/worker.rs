@@ -70,8 +70,8 @@ fn log_failure(error: &StoreError) {
     let text = chain(error);
     if error.is_refusal() {
         // A process without the privileges of the append path has no erasures.
-        debug!(error = text, "erasures are not read");
+        debug!(error = text, "failed to read erasures");
     } else {
-        warn!(error = text, "failed to look for open erasures");
+        warn!(error = text, "failed to read open erasures");
     }
 }

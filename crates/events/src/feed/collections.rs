@@ -70,7 +70,7 @@ impl StreamCollections {
                 Err(error) => {
                     if self.unusable.insert(name.clone()) {
                         let error = chain(&error);
-                        warn!(error, name = %name, "events of this name get no positions");
+                        warn!(error, name = %name, "events of this aggregate name get no positions");
                     }
                 }
             }

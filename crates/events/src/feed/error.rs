@@ -7,8 +7,8 @@ use postrider_store::StoreError;
 pub enum FeedError {
     /// The position is of another feed: after a restore, positions name other events.
     #[error(
-        "the position is of feed {given}, and this is feed {actual}: positions name other events \
-         since a restore; rebuild from position 0"
+        "the position belongs to feed {given}, but this is feed {actual}: after a restore, \
+         positions refer to other events; start again at position 0"
     )]
     WrongFeed {
         /// The feed of the position.
@@ -18,8 +18,8 @@ pub enum FeedError {
     },
     /// The position is beyond the head: no event has had it.
     #[error(
-        "position {after} is ahead of the feed, whose head is {head}: read from a position that the feed \
-         has given; after a restore rebuild from position 0"
+        "position {after} is ahead of the feed, whose head is {head}; use a position that the \
+         feed returned, or start again at position 0 after a restore"
     )]
     PositionAhead {
         /// The position.
@@ -28,12 +28,12 @@ pub enum FeedError {
         head: i64,
     },
     /// No process with `feed.enabled` has created the feed.
-    #[error("the feed does not exist yet: a process with feed.enabled = true creates it")]
+    #[error("the feed does not exist yet; a process with feed.enabled = true creates it")]
     Missing,
     /// MongoDB failed.
-    #[error("the feed could not be read")]
+    #[error("cannot read the feed")]
     Store(#[from] StoreError),
     /// A stored document is not an event stream.
-    #[error("a document of the event stream can't be read")]
+    #[error("invalid document in the event stream")]
     Decode(#[source] bson::error::Error),
 }

@@ -39,11 +39,11 @@ impl FeedFilter {
             if names.len() > MAX_NAMES {
                 flaws.push(Flaw::new(
                     field,
-                    format!("has {} names; at most {MAX_NAMES}", names.len()),
+                    format!("has {} names; at most {MAX_NAMES} are allowed", names.len()),
                 ));
             }
             if names.iter().any(String::is_empty) {
-                flaws.push(Flaw::new(field, "has an empty name"));
+                flaws.push(Flaw::new(field, "contains an empty name"));
             }
         }
         for name in &self.aggregates {

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The pause before the stream is opened again, at first and at most.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-const ACTION: &str = "follow the event streams";
+const ACTION: &str = "open the change stream of the feed";
 
 /// What the follower reports.
 #[derive(Debug)]
@@ -62,7 +62,8 @@ pub(super) async fn follow(context: Context, reports: mpsc::Sender<Followed>) {
         if let Err(error) = ended {
             let error = chain(&error);
             if pause == RETRY_PAUSE.0 {
-                warn!(error, retry_in = ?pause, "the feed lost its change stream; it scans meanwhile");
+                warn!(error, retry_in = ?pause, "the feed lost its change stream; it scans \
+                                                 until a new one is open");
             } else {
                 debug!(error, retry_in = ?pause, "failed to open the change stream of the feed");
             }
@@ -90,7 +91,9 @@ async fn follow_once(
         let batch = within(ACTION, MAX_AWAIT + REPLY_TIMEOUT, next).await?;
         let broken = |detail: String| StoreError::Answer { action: ACTION, detail };
         let Some(batch) = batch else {
-            return Err(broken("the stream ended: the database was dropped".to_owned()));
+            return Err(broken(
+                "the change stream ended, since the database was dropped".to_owned(),
+            ));
         };
         let events = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
         let mut appends = Vec::new();

@@ -73,7 +73,8 @@ impl FeedBacklog {
             let counting =
                 streams.count_documents(waiting.clone()).hint(hint.clone()).limit(MAX_COUNTED + 1);
             let count =
-                within("count what has no position", limits::REPORT_TIMEOUT, counting).await?;
+                within("count appends without a position", limits::REPORT_TIMEOUT, counting)
+                    .await?;
             backlog.appends += count.min(MAX_COUNTED);
             backlog.is_at_least |= count > MAX_COUNTED;
             let finding = streams
@@ -82,7 +83,7 @@ impl FeedBacklog {
                 .projection(doc! { CREATE_TIME: 1, ID: 0 })
                 .hint(hint);
             let oldest =
-                within("read what has no position", limits::REPORT_TIMEOUT, finding).await?;
+                within("read appends without a position", limits::REPORT_TIMEOUT, finding).await?;
             let oldest = oldest.as_ref().and_then(|oldest| integral(oldest.get(CREATE_TIME)?));
             let oldest = oldest.map(DateTime::from_millis);
             backlog.oldest = [backlog.oldest, oldest].into_iter().flatten().min();

@@ -65,7 +65,7 @@ impl Sequencer {
                         .status
                         .set(SequencerStatus::Failing(error.clone()), &self.process.metrics);
                     if failures == 1 {
-                        warn!(error, "the feed stands still: no position was assigned");
+                        warn!(error, "failed to assign positions; retrying");
                     }
                     backoff(failures).max(FAILURE_PAUSE * failures.saturating_sub(3).min(3))
                 }
@@ -97,7 +97,7 @@ impl Sequencer {
         info!(
             feed = state.feed,
             head = state.head,
-            "this process assigns the positions of the feed"
+            "this process now assigns the positions of the feed"
         );
         process.metrics.owner.set(1.0);
         process.context.commits().listen();
@@ -116,7 +116,7 @@ impl Sequencer {
             && let Err(error) = process.store.disown(&process.owner, is_ended).await
         {
             let error = chain(&error);
-            info!(error, "the right to assign positions was not given up; it ends after {LEASE:?}");
+            info!(error, "failed to release the feed; another process takes over after {LEASE:?}");
         }
         stopped
     }

@@ -158,7 +158,7 @@ impl StateStore {
             .collection
             .find_one_and_update(free, update)
             .return_document(ReturnDocument::After);
-        let found = within("own the feed", limits::BATCH_TIMEOUT, taking).await?;
+        let found = within("acquire the feed", limits::BATCH_TIMEOUT, taking).await?;
         Ok(found.as_ref().map(read))
     }
 
@@ -173,7 +173,7 @@ impl StateStore {
         }
         let update = doc! { "$unset": gone };
         let leaving = self.collection.update_one(ours, update);
-        within("leave the feed to others", limits::BATCH_TIMEOUT, leaving).await.map(drop)
+        within("release the feed", limits::BATCH_TIMEOUT, leaving).await.map(drop)
     }
 
     /// Adds a name, before any of its streams gets a position: readers read the names of the document.

@@ -45,8 +45,9 @@ const MAX_QUEUED: usize = 10_000;
 const MAX_FAILURES: u32 = 10;
 
 /// What does not agree with a transaction that is tried again and again.
-const STATE_DETAIL: &str = "the state of the feed changes all the time, or is invalid";
-const STREAMS_DETAIL: &str = "appends without a position could not be changed";
+const STATE_DETAIL: &str = "the state of the feed is invalid, or other processes change it \
+                            continuously";
+const STREAMS_DETAIL: &str = "cannot assign positions to some appends";
 
 /// The most streams with a missing version that are logged one by one.
 const MAX_LOGGED_GAPS: usize = 20;
@@ -361,7 +362,7 @@ impl<'a> Work<'a> {
                 name = %aggregate.0,
                 aggregate = %aggregate.1,
                 version,
-                "MongoDB does not change an append; this aggregate gets no positions"
+                "MongoDB rejects the change of an append; this aggregate gets no positions"
             );
         }
         // (As if the version itself were behind a missing one.)

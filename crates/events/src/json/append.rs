@@ -100,7 +100,7 @@ impl ToSchema for ExpectedVersion {}
 fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<EventRequest>, D::Error> {
     checked(from, |events: Vec<EventRequest>| {
         if events.is_empty() {
-            Err("is empty; append at least one event".to_owned())
+            Err("must contain at least one event".to_owned())
         } else {
             Ok(events)
         }

@@ -55,7 +55,7 @@ impl FlawList {
         let is_full = self.is_full();
         let mut flaws = self.0.into_inner();
         if is_full && let Some(last) = flaws.last_mut() {
-            let detail = format!("has more flaws; the first {MAX_FLAWS} are reported");
+            let detail = format!("has more errors; only the first {MAX_FLAWS} are reported");
             *last = Flaw::new("", detail);
         }
         flaws

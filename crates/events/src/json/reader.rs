@@ -562,7 +562,10 @@ mod tests {
             let flaws = read::<Order>(of(lines), Form::Json, Vec::new()).unwrap_err();
 
             assert_eq!((flaws.len(), &*flaws[99].field), (101, "lines[99]"));
-            assert_eq!(flaws[100], Flaw::new("", "has more flaws; the first 100 are reported"));
+            assert_eq!(
+                flaws[100],
+                Flaw::new("", "has more errors; only the first 100 are reported")
+            );
         }
         let text = format!("{{\"id\":[{}]}}", vec!["18446744073709551616"; 300].join(","));
         let Err(BodyError::Invalid(flaws)) = read_body::<Order>(&text, Document::new()) else {

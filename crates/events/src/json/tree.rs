@@ -124,7 +124,7 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
             if float == 0.0 {
                 return Ok(Bson::Int32(0));
             }
-            self.note(self.path, "is an integer beyond 64 bits; write a string");
+            self.note(self.path, "is an integer with more than 64 bits; write it as a string");
         }
         Ok(Bson::Double(float))
     }
@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for AsWritten<'_> {
                 self.note(path, "appears twice in its object");
             }
             if name.contains('\0') {
-                self.note(path, "has a NUL in its name, which BSON cannot store");
+                self.note(path, "contains U+0000 in its name, which BSON cannot store");
             }
             document.insert(name, value);
         }

@@ -12,16 +12,16 @@ pub enum PrepareError {
     #[error("the key {0}")]
     Key(InvalidName),
     /// Old and new key of a move are the same.
-    #[error("a key can't be moved to itself")]
+    #[error("cannot move a key to itself")]
     SameKey,
     /// The key to be moved does not exist, has expired or has another value. Nothing was changed.
-    #[error("the key to be moved is not prepared with this value")]
+    #[error("the key to move is not prepared with this value")]
     NotPrepared,
     /// The value cannot be encoded as BSON.
-    #[error("the value can't be written as BSON")]
+    #[error("cannot store the value as BSON")]
     Encode(#[source] bson::error::Error),
     /// The stored value is of another type.
-    #[error("the stored value is of another type")]
+    #[error("the stored value has another type")]
     Decode(#[source] bson::error::Error),
     /// The value exceeds a document of MongoDB.
     #[error("value: too large: a document of MongoDB has at most 16 MiB")]
@@ -30,7 +30,7 @@ pub enum PrepareError {
     #[error("value: nested too deep for a document of MongoDB")]
     TooDeep,
     /// Other callers changed the key at each try.
-    #[error("others kept changing the key")]
+    #[error("concurrent requests changed the key repeatedly; retry")]
     Contended,
     /// The collection cannot be used.
     #[error(transparent)]

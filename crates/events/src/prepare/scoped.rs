@@ -15,7 +15,7 @@ pub enum UsingError<E, T> {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     /// The work failed.
-    #[error("the work under a prepared key failed")]
+    #[error("the work of a prepared key failed")]
     Body {
         /// The error of the work.
         error: E,
@@ -24,13 +24,13 @@ pub enum UsingError<E, T> {
     },
     /// The work succeeded, but the key was not held until its end: it expired, or another caller
     /// released it. Another caller may hold it since.
-    #[error("the prepared key was lost before the work under it ended")]
+    #[error("the prepared key was lost before its work ended")]
     Lost {
         /// The result of the work.
         result: T,
     },
     /// The work succeeded, but it is unknown whether the key was held until its end.
-    #[error("it is not known whether the prepared key was held until the work under it ended")]
+    #[error("unknown whether the prepared key was held until its work ended")]
     Unknown {
         /// The result of the work.
         result: T,

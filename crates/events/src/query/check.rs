@@ -75,13 +75,17 @@ impl Checker {
             Condition::Ids(ids) | Condition::AggregateIds(ids) => self.values += ids.len(),
             Condition::Match(text) => {
                 if !place.allows_match || std::mem::replace(&mut self.searches, true) {
-                    let detail = "MATCH can stand at the root, and in AND and OR; once";
+                    let detail = "MATCH is allowed once, at the root or in AND and OR";
                     self.flaw(place, "operator", detail);
                 }
                 self.text(text, place);
             }
             Condition::Raw(_) if !self.allows_raw => {
-                self.flaw(place, "operator", "RAW is off here; queries.raw = true allows it");
+                self.flaw(
+                    place,
+                    "operator",
+                    "RAW is disabled; set queries.raw = true to enable it",
+                );
             }
             Condition::Raw(filter) => match raw::check(filter) {
                 Ok(size) => {
@@ -119,7 +123,11 @@ impl Checker {
             }
             Test::Text(_, text, _) => {
                 if text.contains('\0') {
-                    self.flaw(place, "value", "has a NUL, which no text search may have");
+                    self.flaw(
+                        place,
+                        "value",
+                        "contains U+0000, which a text search cannot contain",
+                    );
                 }
                 self.text(text, place);
             }
@@ -134,8 +142,7 @@ impl Checker {
 
     fn text(&mut self, text: &str, place: Place<'_>) {
         if text.len() > MAX_TEXT_BYTES {
-            let detail =
-                format!("has {} bytes; at most {MAX_TEXT_BYTES} are searched for", text.len());
+            let detail = format!("has {} bytes; at most {MAX_TEXT_BYTES} are allowed", text.len());
             self.flaw(place, "value", detail);
         }
     }
@@ -144,10 +151,10 @@ impl Checker {
     fn value(&mut self, value: &Bson, member: &str, place: Place<'_>) {
         let refused = match value {
             Bson::RegularExpression(_) => {
-                "is a regular expression; CONTAINS, STARTS_WITH and ENDS_WITH search in texts"
+                "is a regular expression; use CONTAINS, STARTS_WITH or ENDS_WITH"
             }
-            Bson::Undefined => "is undefined; NULL finds what is null or absent",
-            value if has_nul_name(value) => "has a NUL in a name, which BSON cannot have",
+            Bson::Undefined => "is undefined; use NULL to find null or absent fields",
+            value if has_nul_name(value) => "contains U+0000 in a name, which BSON does not allow",
             _ => return,
         };
         self.flaw(place, member, refused);

@@ -26,19 +26,19 @@ pub(super) struct Place(Vec<Bson>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsortable {
     /// A field of the order holds an array.
-    #[error("{0} holds an array in some documents, so it has no order; sort by another field")]
+    #[error("{0} contains an array in some documents, so it has no order; sort by another field")]
     Array(String),
     /// A field of the order holds a value of a kind whose order a filter cannot express.
-    #[error("{0} holds a regular expression or code in some documents; sort by another field")]
+    #[error("{0} contains a regular expression or code in some documents; sort by another field")]
     Kind(String),
     /// The values of the order are too long.
-    #[error("{0} holds a value that is too long for a cursor; sort by another field")]
+    #[error("{0} contains a value that is too long for a cursor; sort by another field")]
     Long(String),
 }
 
 /// A text that is not a cursor of this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not a cursor of this order: give the `next` of an answer with the same sort")]
+#[error("is not a cursor of this sort order; use the `next` of a response with the same sort")]
 pub struct InvalidCursor;
 
 impl Place {

@@ -32,19 +32,19 @@ pub enum InvalidField {
     #[error("must name a field")]
     Empty,
     /// A level is empty.
-    #[error("has an empty level: one dot stands between two names")]
+    #[error("has an empty level; write one dot between two names")]
     EmptyLevel,
     /// It has a `$`: a name that MongoDB could take for an operator.
-    #[error("has a $, which no field of a query may have")]
+    #[error("contains a $, which is not allowed in a field")]
     Dollar,
     /// It has a NUL.
-    #[error("has a NUL")]
+    #[error("contains U+0000")]
     Nul,
     /// It is too long.
-    #[error("is too long: at most {MAX_NAME_BYTES} bytes")]
+    #[error("is too long; at most {MAX_NAME_BYTES} bytes are allowed")]
     Long,
     /// It has too many levels.
-    #[error("has too many levels: at most {MAX_NAME_LEVELS}")]
+    #[error("has too many levels; at most {MAX_NAME_LEVELS} are allowed")]
     Deep,
 }
 

@@ -37,17 +37,17 @@ pub enum InvalidPattern {
     Length,
     /// A letter that is not understood.
     #[error(
-        "has {0:?}: the letters of a pattern are yyyy, MM, dd, HH, mm, ss and S; others stand in \
-         apostrophes"
+        "contains {0:?}; only yyyy, MM, dd, HH, mm, ss and S are pattern letters; write other \
+         letters in apostrophes"
     )]
     Letter(String),
     /// An apostrophe without a second one.
-    #[error("has an apostrophe without a second one")]
+    #[error("has an apostrophe that is not closed")]
     Quote,
     /// Texts that would not sort by time.
     #[error(
-        "makes texts that do not sort by time: it must begin with the year and go down to smaller \
-         units without a gap, as yyyy-MM-dd HH:mm:ss does"
+        "produces texts that do not sort by time; start with the year and continue with smaller \
+         units without a gap, for example yyyy-MM-dd HH:mm:ss"
     )]
     Order,
 }

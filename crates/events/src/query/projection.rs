@@ -19,7 +19,7 @@ pub enum Projection {
 
 /// Two names of a projection, one of which contains the other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("has {0} and {1}, one of which contains the other")]
+#[error("has {0} and {1}, one of which contains the other; remove one of the two")]
 pub struct OverlappingFields(pub FieldName, pub FieldName);
 
 impl Projection {

@@ -59,12 +59,12 @@ fn walk(document: &Document, level: usize, size: &mut RawSize) -> Result<(), Str
     for (name, value) in document {
         if name.starts_with('$') && !OPERATORS.contains(&name.as_str()) {
             return Err(format!(
-                "has {name:?}, which is not allowed here; allowed are {}",
+                "contains {name:?}, which is not allowed; allowed are {}",
                 OPERATORS.join(" ")
             ));
         }
         if name.contains('\0') {
-            return Err("has a NUL in a name, which BSON cannot have".to_owned());
+            return Err("contains U+0000 in a name, which BSON does not allow".to_owned());
         }
         walk_value(value, level, size)?;
     }
@@ -79,7 +79,7 @@ fn walk_value(value: &Bson, level: usize, size: &mut RawSize) -> Result<(), Stri
             items.iter().try_for_each(|item| walk_value(item, level + 1, size))
         }
         Bson::JavaScriptCode(_) | Bson::JavaScriptCodeWithScope(_) => {
-            Err("has JavaScript, which is never run".to_owned())
+            Err("contains JavaScript, which is not allowed".to_owned())
         }
         _ => Ok(()),
     }
@@ -104,7 +104,7 @@ mod tests {
                 doc! { "a": { "$in": [[{ name: 1 }]] } },
             ] {
                 let refused = check(&filter).unwrap_err();
-                assert!(refused.starts_with(&format!("has {name:?}")), "{filter}: {refused}");
+                assert!(refused.starts_with(&format!("contains {name:?}")), "{filter}: {refused}");
             }
         }
         let code = Bson::JavaScriptCode("sleep(1)".into());

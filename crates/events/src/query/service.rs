@@ -116,12 +116,13 @@ pub struct Paged {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// It is invalid. The fields are named as in the JSON form.
-    #[error("the query is not valid")]
+    #[error("invalid query")]
     Invalid(Vec<Flaw>),
     /// MongoDB would read a whole large collection.
     #[error(
-        "no index serves this query: it would read all of {}, which has about {} documents; add a \
-         condition on an indexed field, or create an index on the fields of the condition and the sort",
+        "no index serves this query, which would read all of {}, about {} documents; add a \
+         condition on an indexed field, or create an index on the fields of the condition and \
+         the sort",
         .0.collection, .0.documents
     )]
     Scan(Scan),
@@ -146,7 +147,7 @@ pub enum QueryError {
         limit: Duration,
     },
     /// MongoDB refuses the filter or the order.
-    #[error("MongoDB refuses the query: {0}")]
+    #[error("MongoDB rejects the query: {0}")]
     Refused(String),
     /// A document cannot be decoded.
     #[error("a document is not valid BSON")]
@@ -481,13 +482,14 @@ impl Page {
         let Self { index, size } = *self;
         let mut flaws = Vec::new();
         if index == 0 {
-            flaws.push(Flaw::new("page.index", "must be 1 or above: the first page is 1"));
+            flaws.push(Flaw::new("page.index", "must be 1 or above"));
         }
         if !(1..=u64::from(MAX_PAGE)).contains(&size) {
             flaws.push(Flaw::new("page.size", format!("must be from 1 to {MAX_PAGE}")));
         } else if index.saturating_mul(size) > MAX_WINDOW {
             let detail = format!(
-                "index × size must be at most {MAX_WINDOW}; lists with cursors reach further"
+                "index × size must be at most {MAX_WINDOW}; use a list with cursors to read \
+                 further"
             );
             flaws.push(Flaw::new("page.index", detail));
         }

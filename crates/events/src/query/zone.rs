@@ -16,7 +16,7 @@ pub struct Zone {
 
 /// A text that is not a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not a time zone: give a name such as Europe/Berlin, or an offset such as +08:00")]
+#[error("is not a time zone; use a name such as Europe/Berlin, or an offset such as +08:00")]
 pub struct UnknownZone;
 
 impl Zone {

@@ -7,7 +7,7 @@ use postrider_store::schema::SchemaError;
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// Not a version of an aggregate.
-    #[error("version: {0} is none: the first one is 1")]
+    #[error("version = {0}: must be 1 or above")]
     Version(i64),
     /// The state exceeds a document of MongoDB.
     #[error("state: too large: a document of MongoDB has at most 16 MiB")]
@@ -16,13 +16,13 @@ pub enum SnapshotError {
     #[error("state: nested too deep for a document of MongoDB")]
     TooDeep,
     /// The state cannot be encoded as BSON.
-    #[error("state: can't be written as BSON")]
+    #[error("state: cannot be stored as BSON")]
     Encode(#[source] bson::error::Error),
     /// The stream has ended: its snapshot is neither saved nor read.
-    #[error("the stream has ended; its snapshot is neither saved nor read any more")]
+    #[error("the stream has ended; its snapshot can neither be saved nor read")]
     Ended,
     /// Other callers changed the snapshot at each try.
-    #[error("others kept changing the snapshot")]
+    #[error("concurrent requests changed the snapshot repeatedly; retry")]
     Contended,
     /// The collection cannot be used.
     #[error(transparent)]

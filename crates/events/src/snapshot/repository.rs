@@ -68,7 +68,7 @@ pub enum RepositoryError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// A version is missing.
-    #[error("version {missing} of the aggregate is missing: {found} is the next")]
+    #[error("version {missing} of the aggregate is missing; the next one is {found}")]
     Missing {
         /// The missing version.
         missing: i64,
@@ -76,7 +76,7 @@ pub enum RepositoryError {
         found: i64,
     },
     /// [`Aggregate::apply`] refused an event.
-    #[error("the events of version {version} can't be applied")]
+    #[error("cannot apply the events of version {version}")]
     Apply {
         /// Its version.
         version: i64,

@@ -17,13 +17,13 @@ pub enum SubscriptionError {
     #[error("{}", join(.0))]
     Invalid(Vec<Flaw>),
     /// No subscription has this name.
-    #[error("there is no subscription {0:?}")]
+    #[error("unknown subscription {0:?}")]
     Unknown(String),
     /// A subscription has this name already.
-    #[error("there is a subscription {0:?} already; delete it first, or choose another name")]
+    #[error("subscription {0:?} already exists; delete it first, or choose another name")]
     Exists(String),
     /// There are as many subscriptions as one context may have.
-    #[error("there are {0} subscriptions, the most that a context may have; delete one first")]
+    #[error("a context has at most {0} subscriptions; delete one first")]
     TooMany(u64),
     /// The operation is of the other kind of subscription.
     #[error("subscription {name:?} is a {} subscription; {remedy}", .kind.word())]
@@ -48,7 +48,8 @@ pub enum SubscriptionError {
     },
     /// Another member has the lease.
     #[error(
-        "member {member:?} reads subscription {name:?}, until {} at least; this member stands by",
+        "member {member:?} reads subscription {name:?} until at least {}; this member is on \
+         standby",
         rfc3339(*.until).unwrap_or_default()
     )]
     MemberActive {
@@ -63,12 +64,12 @@ pub enum SubscriptionError {
     },
     /// The lease is of an earlier epoch: another member has taken over, or there was a replay.
     #[error(
-        "the lease of subscription {0:?} is lost: another member has taken over, or an operator has \
-         replayed it; read again, and expect events that were read before"
+        "the lease of subscription {0:?} is lost, since another member took over, or an \
+         operator replayed the subscription; read again, and expect events that were read before"
     )]
     LeaseLost(String),
     /// The position is beyond what was given out under this lease, or beyond the head.
-    #[error("position {position} is ahead: {limit} is the last one that {what}")]
+    #[error("position {position} is ahead of {limit}, the last one that {what}")]
     PositionAhead {
         /// The position of the request.
         position: i64,
@@ -78,7 +79,9 @@ pub enum SubscriptionError {
         what: &'static str,
     },
     /// The position was acknowledged before, and a later one too.
-    #[error("position {position} is behind: up to {acknowledged} all is acknowledged")]
+    #[error(
+        "position {position} is behind: everything up to {acknowledged} is already acknowledged"
+    )]
     PositionBehind {
         /// The position of the request.
         position: i64,
@@ -87,12 +90,12 @@ pub enum SubscriptionError {
     },
     /// As many events are parked as a subscription may have.
     #[error(
-        "{0} events are parked, the most of a subscription; discard some of them, or replay the \
-         subscription from before them"
+        "{0} events are parked, the maximum of a subscription; discard some of them, or replay \
+         the subscription from an earlier position"
     )]
     ParkedFull(i64),
     /// MongoDB refuses the record of an event.
-    #[error("MongoDB refuses the record of an event (code {code}): {message}")]
+    #[error("MongoDB rejects the record of an event (code {code}): {message}")]
     RecordRefused {
         /// The server's code.
         code: i32,
@@ -103,6 +106,6 @@ pub enum SubscriptionError {
     #[error(transparent)]
     Feed(#[from] FeedError),
     /// MongoDB failed.
-    #[error("the subscription could not be read or changed")]
+    #[error("cannot read or change the subscription")]
     Store(#[from] StoreError),
 }

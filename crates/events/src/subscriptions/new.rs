@@ -61,7 +61,7 @@ impl NewSubscription {
         match &self.delivery {
             SubscriptionDelivery::Push { destination, max_pending } => {
                 if destination.is_empty() || destination.len() > MAX_DESTINATION_BYTES {
-                    let rule = format!("must have 1 to {MAX_DESTINATION_BYTES} bytes");
+                    let rule = format!("must have between 1 and {MAX_DESTINATION_BYTES} bytes");
                     flaws.push(Flaw::new("destination", rule));
                 }
                 if !(1..=MAX_MAX_PENDING).contains(max_pending) {

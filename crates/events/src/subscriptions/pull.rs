@@ -169,7 +169,7 @@ impl Subscriptions {
         if found.kind == SubscriptionKind::Pull {
             return Ok(found);
         }
-        let remedy = "its events are delivered to its destination; nobody reads them";
+        let remedy = "its events are delivered to its destination and cannot be read";
         Err(SubscriptionError::WrongKind { name: found.name, kind: found.kind, remedy })
     }
 
@@ -189,7 +189,7 @@ impl Subscriptions {
                         subscription = name,
                         reason,
                         remedy,
-                        "the subscription has stopped: its position is of another feed"
+                        "the subscription has stopped, since its position belongs to another feed"
                     );
                 }
                 Err(SubscriptionError::WrongFeed { name: found.name.clone(), reason })
@@ -288,7 +288,7 @@ impl Subscriptions {
         let page = self.feed.page(Some(&found.feed), position - 1, &found.filter, 1).await?;
         let event = page.items.into_iter().next().filter(|event| event.position == position);
         let event = event.ok_or_else(|| {
-            let flaw = Flaw::new("position", "no event of this subscription has it");
+            let flaw = Flaw::new("position", "no event of this subscription has this position");
             SubscriptionError::Invalid(vec![flaw])
         })?;
         let parking = Parking { of: self, token: &token, found: &found, event: &event, reason };
@@ -315,7 +315,7 @@ impl Subscriptions {
             return Err(SubscriptionError::LeaseLost(name.to_owned()));
         }
         if position > found.given {
-            let (limit, what) = (found.given, "a read under this lease has given out");
+            let (limit, what) = (found.given, "a read under this lease returned");
             return Err(SubscriptionError::PositionAhead { position, limit, what });
         }
         if position < found.position {
@@ -358,12 +358,12 @@ impl Statements for Parking<'_> {
 pub fn request_flaws(lease: &str, reason: Option<&str>) -> Vec<Flaw> {
     let mut flaws = Vec::new();
     if LeaseToken::parse(lease).is_none() {
-        flaws.push(Flaw::new("lease", "must be the lease of the answer to a read"));
+        flaws.push(Flaw::new("lease", "must be the lease that a read returned"));
     }
     if let Some(reason) = reason
         && !(1..=MAX_REASON_CHARS).contains(&reason.chars().count())
     {
-        let rule = format!("must have 1 to {MAX_REASON_CHARS} characters");
+        let rule = format!("must have between 1 and {MAX_REASON_CHARS} characters");
         flaws.push(Flaw::new("reason", rule));
     }
     flaws

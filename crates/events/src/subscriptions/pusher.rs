@@ -98,7 +98,7 @@ impl Pusher {
             match self.tick(&stop, is_measured).await {
                 Ok(()) => {
                     if outage.take().is_some() {
-                        info!("the subscriptions are read again");
+                        info!("reading subscriptions again");
                     }
                     if is_measured {
                         measured_at = Some(Instant::now());
@@ -125,7 +125,7 @@ impl Pusher {
         for subscription in self.parts.store.all().await? {
             match subscription {
                 Ok(subscription) => found.push(subscription),
-                Err(error) => warn!(error = chain(&error), "a subscription is ignored"),
+                Err(error) => warn!(error = chain(&error), "ignored an invalid subscription"),
             }
         }
         self.collect_ended().await;
@@ -180,7 +180,7 @@ impl Pusher {
             subscription = owned.name,
             position = owned.position,
             epoch = owned.epoch,
-            "this process pushes the subscription"
+            "this process now pushes the subscription"
         );
         let (latest, watched) = watch::channel(Some(owned.clone()));
         let worker = PushWorker::new(self.parts.clone(), owned.clone(), session);
@@ -222,7 +222,7 @@ impl Pusher {
                 subscription = owned.name,
                 reason,
                 remedy = "postrider subscriptions replay",
-                "the subscription has stopped: its position is of another feed"
+                "the subscription has stopped, since its position belongs to another feed"
             ),
             Ok(false) => {}
             // The next worker finds the same.
@@ -239,7 +239,7 @@ impl Pusher {
             subscription = owned.name,
             error = reason,
             retry_in = ?pause,
-            "the subscription does not proceed"
+            "failed to push the subscription; retrying"
         );
         let failures = Failures { count, position, retry_at: Instant::now() + pause };
         self.failures.insert(owned.name.clone(), failures);

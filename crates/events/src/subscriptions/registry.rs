@@ -205,7 +205,7 @@ impl Subscriptions {
     ) -> Result<i64, SubscriptionError> {
         let found = self.load(name).await?;
         if found.kind != SubscriptionKind::Pull {
-            let remedy = "discard its dead records by `postrider outbox discard`";
+            let remedy = "discard its dead records with `postrider outbox discard`";
             let (name, kind) = (name.to_owned(), found.kind);
             return Err(SubscriptionError::WrongKind { name, kind, remedy });
         }

@@ -167,7 +167,7 @@ impl SubscriptionStore {
         let admin = self.context.client().database("admin");
         if let Err(error) = ask(&admin, "end the session of an earlier owner", kill).await {
             // MongoDB ends the transaction later (transactionLifetimeLimitSeconds).
-            debug!(error = chain(&error), "the session of an earlier owner was not ended");
+            debug!(error = chain(&error), "failed to end the session of an earlier owner");
         }
     }
 

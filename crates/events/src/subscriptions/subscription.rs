@@ -137,7 +137,7 @@ impl Subscription {
         let name = found.get(fields::ID).map(ToString::to_string).unwrap_or_default();
         bson::deserialize_from_document(found).map_err(|error| StoreError::Answer {
             action: "read a subscription",
-            detail: format!("the document {name} of postrider_subscriptions is invalid: {error}"),
+            detail: format!("invalid document {name} in postrider_subscriptions: {error}"),
         })
     }
 

@@ -76,7 +76,7 @@ impl Follower {
     async fn follow(&self) {
         if self.collections.is_standalone() {
             // Not logged: the start has logged what a standalone server lacks.
-            let why = "MongoDB is a standalone server: the relay polls";
+            let why = "MongoDB is a standalone server without change streams; the relay polls";
             self.status.send_replace(FollowerStatus::Lost(why.to_owned()));
             return std::future::pending().await;
         }
@@ -156,7 +156,7 @@ impl Follower {
             self.set_status(FollowerStatus::Up);
         }
         if let State::Suspended { .. } = state {
-            debug!("the change stream is closed: batches are full");
+            debug!("closed the change stream, since batches are full");
         }
     }
 
@@ -167,9 +167,9 @@ impl Follower {
         match (before, now) {
             (FollowerStatus::Up, FollowerStatus::Up)
             | (FollowerStatus::Lost(_), FollowerStatus::Lost(_)) => {}
-            (_, FollowerStatus::Up) => info!("following the outbox by a change stream"),
+            (_, FollowerStatus::Up) => info!("opened the change stream of the outbox"),
             (_, FollowerStatus::Lost(why)) => {
-                warn!(cause = why, "the change stream is lost: the relay polls");
+                warn!(cause = why, "lost the change stream; the relay polls");
             }
             (_, FollowerStatus::Starting) => {}
         }

@@ -79,7 +79,9 @@ impl ChangeStream {
         let broken =
             |detail: String| StoreError::Answer { action: "read the change stream", detail };
         let Some(batch) = batch else {
-            return Err(broken("it ended: the collection was dropped or renamed".to_owned()));
+            return Err(broken(
+                "the stream ended, since the collection was dropped or renamed".to_owned(),
+            ));
         };
         let answer = batch.as_raw_document();
         let time = answer.get_document("$clusterTime");
@@ -97,7 +99,7 @@ impl ChangeStream {
 /// Reads a cluster time up to which every later snapshot is complete: the time of a snapshot read. (The
 /// `operationTime` of a reply may be ahead of it.)
 async fn snapshot_time(collections: &Collections) -> Result<Timestamp, StoreError> {
-    const ACTION: &str = "ask for the moment to follow from";
+    const ACTION: &str = "read the start time of the change stream";
     let command = doc! {
         "find": collections.name(names::RECORDS),
         "filter": {},
@@ -111,13 +113,13 @@ async fn snapshot_time(collections: &Collections) -> Result<Timestamp, StoreErro
     let cursor = answer.get_document("cursor").ok();
     let moment = cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
     let wrong = |detail: &str| StoreError::Answer { action: ACTION, detail: detail.to_owned() };
-    let moment = moment.ok_or_else(|| wrong("there is no such collection"))?;
+    let moment = moment.ok_or_else(|| wrong("the collection does not exist"))?;
     let time =
         answer.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime"));
     if lags(Some(moment), time.ok()) { Err(wrong(LAG_DETAIL)) } else { Ok(moment) }
 }
 
-const LAG_DETAIL: &str = "what a majority has is far behind the cluster's time";
+const LAG_DETAIL: &str = "the majority commit point is far behind the cluster time";
 
 /// Returns whether the stream is far behind the cluster time, if both are known.
 fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {

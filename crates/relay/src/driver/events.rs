@@ -153,7 +153,8 @@ impl<S: Sink> Driver<S> {
         key_table.record_partition(&record);
         let record = context.settings.in_lane(record);
         let (key, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
-        debug!(record.id = %id, key = key.as_str(), partition, "the change stream brought a record");
+        debug!(record.id = %id, key = key.as_str(), partition, "received a record from the \
+                                                                change stream");
         let withhold = || key_table.withhold(key.clone(), partition, id.clone(), at);
         if self.schedule.is_store_failing() || !context.has_room() {
             return withhold();
@@ -255,7 +256,7 @@ impl<S: Sink> Driver<S> {
         self.live.went_live(Instant::now());
         let partitions = self.owned.borrow().partitions.len();
         gauge!(PARTITIONS_LIVE).set(partitions as f64);
-        debug!(partitions, pending_scans, "the change stream carries the records");
+        debug!(partitions, pending_scans, "receiving records from the change stream");
     }
 
     /// Returns to rotations, before the next event is handled.

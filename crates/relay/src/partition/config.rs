@@ -47,7 +47,8 @@ impl PartitionsConfig {
         rules.require(
             self.stale_after >= self.heartbeat * 2,
             "stale_after",
-            "must be at least twice partitions.heartbeat: one late heartbeat is not a failure",
+            "must be at least twice partitions.heartbeat, so that one late heartbeat is not a \
+             failure",
         );
     }
 }

@@ -165,7 +165,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             Ok(pause) => {
                 self.failing = None;
                 if std::mem::take(&mut self.is_failure_logged) {
-                    info!("the fleet can be looked at again, and partitions claimed");
+                    info!("reading instances and acquiring partitions again");
                 }
                 self.metrics.refused(false);
                 self.publish_trouble(None);
@@ -184,23 +184,23 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         // The heartbeat usually fails too, and reports the cause.
         let is_lasting = is_refused || since.elapsed() >= self.settings.stale_after;
         if !is_lasting {
-            debug!(error = chain(error), "the fleet can't be looked at");
+            debug!(error = chain(error), "failed to read the instances");
         } else if !std::mem::replace(&mut self.is_failure_logged, true) {
             if is_refused {
                 warn!(
                     error = error.brief(),
                     remedy = error.remedy(),
-                    "MongoDB refuses this instance: partitions can't be claimed or let go"
+                    "MongoDB rejects this instance; it can neither acquire nor release partitions"
                 );
             } else {
-                warn!(error = chain(error), "partitions can't be claimed or let go");
+                warn!(error = chain(error), "failed to acquire or release partitions");
             }
         }
         self.metrics.refused(is_refused);
         self.publish_trouble(Some(if is_refused {
             error.refusal()
         } else {
-            format!("partitions can't be claimed or let go: {}", error.brief())
+            format!("failed to acquire or release partitions: {}", error.brief())
         }));
         self.metrics.forget();
     }
@@ -220,10 +220,13 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         for document in self.unreadable.iter().filter(|document| !before.contains(document)) {
             let Unreadable { collection, id, fields, remedy } = document;
             let fields = fields.join(", ");
-            warn!(collection, id, fields, remedy, "a document of the fleet cannot be read");
+            warn!(
+                collection,
+                id, fields, remedy, "found an invalid document of instances or partitions"
+            );
         }
         if !before.is_empty() && self.unreadable.is_empty() {
-            info!("every document of the fleet can be read again");
+            info!("every document of instances and partitions is valid again");
         }
     }
 
@@ -317,7 +320,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             let removed =
                 names::release_name(self.fleet.collections(), name, holder, READ_INTERVAL).await;
             if let Err(error) = removed {
-                debug!(name, error = chain(&error), "a name without an instance was not removed");
+                debug!(name, error = chain(&error), "failed to remove a name without an instance");
             }
         }
         let claimed_before = std::mem::replace(&mut self.claimed, !claims.is_empty());
@@ -361,9 +364,12 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let before = self.status.send_replace(status);
         if before.paused != view.paused {
             if view.paused {
-                warn!("the fleet is paused: nothing is published (postrider relay resume)");
+                warn!(
+                    "the relay is paused, and no instance publishes; resume it with `postrider \
+                     relay resume`"
+                );
             } else {
-                info!("the fleet is no longer paused");
+                info!("the relay is no longer paused");
             }
         }
         let alive = Arc::new(view.lease_owners());
@@ -371,7 +377,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         let before = self.assigned.send_replace(now);
         let (had, have) = (before.partitions.len(), self.assigned.borrow().partitions.len());
         if before.partitions != self.assigned.borrow().partitions {
-            info!(had, have, instances = view.members.len(), "partitions came or went");
+            info!(had, have, instances = view.members.len(), "the owned partitions changed");
             self.metrics.rebalanced();
         }
     }
@@ -384,8 +390,9 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
             warn!(
                 fleet,
                 own = %self.heartbeat.fingerprint(),
-                "this instance takes no partitions: its configuration differs from that of the \
-                 running ones in what the order rests on; make it the same, or stop them first"
+                "this instance acquires no partitions, since its configuration differs from \
+                 that of running instances in settings that the order depends on; make it the \
+                 same, or stop them first"
             );
         }
         Some(fleet)
@@ -401,7 +408,7 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         while !drained.is_cancelled() {
             let releasing = async {
                 if let Err(error) = self.release(|in_flight| !in_flight).await {
-                    debug!(error = chain(&error), "partitions are not let go yet");
+                    debug!(error = chain(&error), "failed to release partitions; retrying");
                 }
                 tokio::time::sleep(STOP_READ_INTERVAL).await;
             };
@@ -418,9 +425,16 @@ impl<F: Fn() -> [bool; 256]> Coordinator<F> {
         match rest {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                warn!(error = chain(&error), "partitions were not let go: peers take them in time");
+                warn!(
+                    error = chain(&error),
+                    "failed to release partitions; other instances take them over when the \
+                     heartbeat is stale"
+                );
             }
-            Err(_) => warn!("partitions were not let go: peers take them in time"),
+            Err(_) => warn!(
+                "failed to release partitions; other instances take them over when the \
+                 heartbeat is stale"
+            ),
         }
     }
 

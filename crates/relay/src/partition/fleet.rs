@@ -359,7 +359,7 @@ impl Fleet {
         let switches = self.collections.collection(collections::CONTROL);
         let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
         let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
-        within("write the switch", limits::BATCH_TIMEOUT, pausing.into_future()).await.map(|_| ())
+        within("change the pause", limits::BATCH_TIMEOUT, pausing.into_future()).await.map(|_| ())
     }
 
     async fn read<const N: usize>(
@@ -372,19 +372,19 @@ impl Fleet {
             let reading = collection.aggregate(pipeline).batch_size(BATCH_SIZE);
             reading.with_type::<RawDocumentBuf>().await?.try_collect().await
         };
-        within("read the fleet", self.limit, reading).await
+        within("read the instances", self.limit, reading).await
     }
 
     fn unreadable(&self, base: &str, raw: &RawDocument, lost: Vec<String>) -> Unreadable {
         let has = |field: &str| lost.iter().any(|one| one == field);
         let remedy = if has(ID) {
-            "delete the document, and find out what wrote it"
+            "delete the document, and find its writer"
         } else if has(fields::LAST_HEARTBEAT) {
-            "an instance that runs writes it anew; where none does, delete the document"
+            "a running instance replaces it; without one, delete the document"
         } else if has(OWNER) {
-            "an instance claims the partition after partitions.stale_after; find out what wrote it"
+            "an instance acquires the partition after partitions.stale_after; find its writer"
         } else {
-            "remove the field (updateOne with $unset), and find out what wrote it"
+            "remove the field (updateOne with $unset), and find its writer"
         };
         let (collection, id) = (self.collections.name(base), RawId::of(raw).text());
         Unreadable { collection, id, fields: lost, remedy }

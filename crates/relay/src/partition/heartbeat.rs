@@ -199,7 +199,7 @@ impl Heartbeat {
                 // Peers removed it as stale, or a process of the same name has replaced this one.
                 Ok(false) => {
                     self.next_creates_unless_replaced().await;
-                    Pulse::Lost("this instance's document is missing".to_owned())
+                    Pulse::Lost("the document of this instance is missing".to_owned())
                 }
                 Err(error) if error.is_permanent() => Pulse::Refused(error.refusal()),
                 Err(error) => Pulse::Lost(chain(&error)),
@@ -220,10 +220,10 @@ impl Heartbeat {
                     return false;
                 }
                 (Pulse::Lost(_) | Pulse::Refused(_), Pulse::Alive) => {
-                    info!("heartbeat is back: taking goes on");
+                    info!("heartbeats are acknowledged again; resumed leasing records");
                 }
                 (_, Pulse::Lost(why) | Pulse::Refused(why)) => {
-                    warn!(cause = why, "heartbeat failed: taking stops")
+                    warn!(cause = why, "a heartbeat failed; stopped leasing records")
                 }
                 _ => {}
             }
@@ -249,7 +249,7 @@ impl Heartbeat {
             Pulse::Starting | Pulse::Alive => left.clamp(SIGN_OFF_TIMEOUT.0, SIGN_OFF_TIMEOUT.1),
             Pulse::Lost(_) | Pulse::Refused(_) => SIGN_OFF_TIMEOUT.0,
         };
-        within("sign off this instance", limit, leaving).await.map(|_| ())
+        within("remove this instance", limit, leaving).await.map(|_| ())
     }
 
     /// Allows the next heartbeat to create the document if this instance still holds its name.

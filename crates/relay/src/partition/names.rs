@@ -117,8 +117,8 @@ pub struct HeldName {
 pub enum NameError {
     /// A live instance holds it.
     #[error(
-        "instance.name = {name:?}: instance {holder} has this name and is alive; give each \
-         instance a name of its own, or stop that one"
+        "instance.name = {name:?}: instance {holder} has this name and is alive; set a \
+         different name for each instance, or stop that instance"
     )]
     Taken {
         /// The name.
@@ -127,7 +127,10 @@ pub enum NameError {
         holder: Holder,
     },
     /// Others were first, again and again.
-    #[error("instance.name = {name:?}: too many instances start under this name at once")]
+    #[error(
+        "instance.name = {name:?}: too many instances start with this name at the same time; \
+         start them one after the other"
+    )]
     Contended {
         /// The name.
         name: String,
@@ -198,14 +201,14 @@ pub async fn release_name(
 ) -> Result<(), StoreError> {
     let names = collections.collection(collections::CONTROL);
     let removing = names.delete_one(doc! { ID: id(name), HOLDER: instance }).into_future();
-    within("give up a name", limit, removing).await.map(|_| ())
+    within("release a name", limit, removing).await.map(|_| ())
 }
 
 /// Another instance holds the name of this one, which hung and did not answer a question.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "instance.name = {name:?}: instance {by} has taken this name, since this one did not answer \
-     within a second; give each instance a name of its own"
+    "instance.name = {name:?}: instance {by} took over this name, since this instance did not \
+     respond within a second; set a different name for each instance"
 )]
 pub struct Replaced {
     /// The name.
@@ -227,7 +230,7 @@ pub async fn answer_questions(
             Ok(None) => {}
             Ok(Some(by)) => return Replaced { name, by },
             // The heartbeat reports what is wrong with MongoDB.
-            Err(error) => debug!(error = chain(&error), "the name was not read"),
+            Err(error) => debug!(error = chain(&error), "failed to read the name of this instance"),
         }
         tokio::time::sleep(ANSWER_INTERVAL).await;
     }
@@ -336,8 +339,12 @@ impl Names<'_> {
         if let Some(question) = entry.question {
             let filter = doc! { ID: id(name), HOLDER: self.instance, QUESTION: question };
             let now = doc! { "$set": { UPDATED_AT: "$$NOW" } };
-            self.update("answer for a name", filter, vec![now, doc! { "$unset": QUESTION }])
-                .await?;
+            self.update(
+                "respond to a query about a name",
+                filter,
+                vec![now, doc! { "$unset": QUESTION }],
+            )
+            .await?;
         }
         Ok(None)
     }
@@ -363,7 +370,7 @@ impl Names<'_> {
             // Matches nothing if the other question was answered or replaced.
             let filter = doc! { ID: id(name), HOLDER: entry.holder, QUESTION: entry.question };
             let change = vec![doc! { "$set": { QUESTION: question, UPDATED_AT: "$$NOW" } }];
-            let is_asked = self.update("ask for a name", filter, change).await?;
+            let is_asked = self.update("query the holder of a name", filter, change).await?;
             questions.push(is_asked.then_some(question));
         }
         let silent = self.wait_for_answers(held, questions.clone()).await?;
@@ -422,7 +429,7 @@ impl Names<'_> {
         let filter = doc! { ID: id(name), HOLDER: { "$exists": false } };
         let set = doc! { "$set": { HOLDER: self.instance, UPDATED_AT: "$$NOW" } };
         let inserting = control.update_one(filter, vec![set]).upsert(true).into_future();
-        match within("hold a name", limits::BATCH_TIMEOUT, inserting).await {
+        match within("acquire a name", limits::BATCH_TIMEOUT, inserting).await {
             Ok(written) => Ok(written.matched_count > 0 || written.upserted_id.is_some()),
             Err(error) if error.code() == Some(DUPLICATE_KEY) => Ok(false),
             Err(error) => Err(error),

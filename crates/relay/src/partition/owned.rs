@@ -77,7 +77,7 @@ pub async fn keep_updated(
         let alive = *pulse.borrow_and_update() == Pulse::Alive;
         let now = BootInstant::now();
         if suspension.tick(now) {
-            warn!("this process stood still; it reads its partitions again before it publishes");
+            warn!("this process was suspended; it reads its partitions again before it publishes");
             validity.void_reads_before(now);
         }
         let mut left = validity.remaining(proven, heartbeat.owner(), now);

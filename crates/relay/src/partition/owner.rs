@@ -85,7 +85,7 @@ pub async fn of_partition(
     if !living().any(|instance| takes(instance) != NONE) {
         return Ok(Ownership::NoInstance);
     }
-    let switch = one(collections, names::CONTROL, "read the switch", RELAY_SWITCH.into()).await?;
+    let switch = one(collections, names::CONTROL, "read the pause", RELAY_SWITCH.into()).await?;
     if switch.is_some_and(|switch| switch.get_bool("paused").unwrap_or(false)) {
         return Ok(Ownership::Paused);
     }

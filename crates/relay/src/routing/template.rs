@@ -34,15 +34,15 @@ enum Variable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// `{` without `}`.
-    #[error("the brace at character {at} is not closed; write {{{{ for a brace")]
+    #[error("the brace at character {at} is not closed; close it, or write {{{{ for a brace")]
     Unclosed {
         /// Where it opens, from 1.
         at: usize,
     },
     /// A name that no record has.
     #[error(
-        "{{{name}}} is no variable; there are {{type}}, {{key}}, {{destination}}, {{tenantId}}, \
-         {{aggregate}} and {{header.NAME}}"
+        "unknown variable {{{name}}}; use {{type}}, {{key}}, {{destination}}, {{tenantId}}, \
+         {{aggregate}} or {{header.NAME}}"
     )]
     Unknown {
         /// What stands between the braces.

@@ -78,7 +78,9 @@ impl File {
         let permit = self.shared.write_permit.clone().acquire_owned();
         // (The semaphore is never closed.)
         let Ok(Ok(permit)) = tokio::time::timeout(self.timeout, permit).await else {
-            return Err(SinkDown::new("an earlier write has not ended: the disk does not answer"));
+            return Err(SinkDown::new(
+                "an earlier write has not finished; the disk does not respond",
+            ));
         };
         let (lines, queue) = mpsc::unbounded_channel();
         let availability = Availability::default();
@@ -161,12 +163,12 @@ impl SinkConfig for FileConfig {
 
     const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
         keys: "path",
-        remedy: "create the folder, permit this user to write there, or free space",
+        remedy: "create the folder, grant this user write permission, or free disk space",
     };
 
     fn validate(settings: &SinkSettings<Self>, rules: &mut Rules) {
         let Some(path) = &settings.own.path else {
-            rules.wrong("path", "is not set; write it as /folder/name.ndjson");
+            rules.wrong("path", "is not set; set it, for example to /folder/name.ndjson");
             return;
         };
         let is_file = path.file_name().is_some() && !path.is_dir();
@@ -192,8 +194,8 @@ impl SinkConfig for FileConfig {
         let storage = sink.shared.storage.clone();
         let checked = tokio::task::spawn_blocking(move || storage.check()).await;
         match checked.unwrap_or_else(|panic| Err(panic.into())) {
-            Ok(false) => Ok("can be written"),
-            Ok(true) => Ok("can be written; another process, a running postrider, writes to it"),
+            Ok(false) => Ok("writable"),
+            Ok(true) => Ok("writable; another process writes to it, probably `postrider run`"),
             Err(error) => Err(SinkDown::new(error.to_string())),
         }
     }
@@ -209,12 +211,12 @@ impl Sink for File {
         let (confirm, confirmed) = oneshot::channel();
         let text = json_line::render(&message) + "\n";
         if writer.lines.send(Line { text, confirm }).is_err() {
-            return Err(down("the writer of the file has ended"));
+            return Err(down("the writer of the file has stopped"));
         }
         match tokio::time::timeout(self.timeout, confirmed).await {
             Ok(Ok(written)) => written.map_err(failed),
             Ok(Err(_)) => {
-                Err(failed("the writer of the file ended before it confirmed".to_owned()))
+                Err(failed("the writer of the file stopped before it confirmed".to_owned()))
             }
             Err(_) => {
                 let cause = format!("the disk confirmed nothing within {:?}", self.timeout);

@@ -154,7 +154,7 @@ fn check(path: &Path) -> io::Result<bool> {
 
 fn check_kind(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::other("it is not a regular file; name one"));
+        return Err(io::Error::other("it is not a regular file; use a regular file"));
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn rotated_name(path: &Path) -> io::Result<PathBuf> {
         last = last.max(number.unwrap_or(0u64));
     }
     let next = last.checked_add(1).ok_or_else(|| {
-        io::Error::other(format!("the number of {own}.{last} is the highest; rename that file"))
+        io::Error::other(format!("{own}.{last} has the highest possible number; rename that file"))
     })?;
     let next = next.max(u64::try_from(DateTime::now().timestamp_millis()).unwrap_or(0));
     Ok(path.with_file_name(format!("{own}.{next}")))
@@ -348,7 +348,7 @@ mod tests {
 
         let error = file.append(b"another\n").unwrap_err().to_string();
 
-        assert!(error.contains("is the highest"), "{error}");
+        assert!(error.contains("the highest possible number"), "{error}");
         assert_eq!(std::fs::read_to_string(&last).unwrap(), "oldest\n");
         assert_eq!(std::fs::read_to_string(&storage.path).unwrap(), "one\n");
     }

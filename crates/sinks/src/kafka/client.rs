@@ -106,8 +106,8 @@ impl Events {
     /// Returns the latest error of a connection, with the remedy if it is known.
     fn connection_error(&self) -> SinkDown {
         match &self.state.lock().connection_error {
-            Some(error) => SinkDown::new(error).with_remedy(remedy::find(error)),
-            None => SinkDown::new("no broker answers"),
+            Some(error) => SinkDown::new(remedy::words(error)).with_remedy(remedy::find(error)),
+            None => SinkDown::new("no broker responds"),
         }
     }
 }
@@ -183,9 +183,8 @@ pub(super) struct FatalError {
 impl From<&FatalError> for SinkDown {
     fn from(FatalError { code, reason }: &FatalError) -> Self {
         let is_unauthorized = *code == RDKafkaErrorCode::ClusterAuthorizationFailed;
-        let remedy =
-            "grant the user the right to write to a topic, or IdempotentWrite on the cluster";
-        SinkDown::new(format!("its producer failed for good: {reason}"))
+        let remedy = "grant the user Write on a topic, or IdempotentWrite on the cluster";
+        SinkDown::new(format!("its producer failed permanently: {reason}"))
             .with_remedy(if is_unauthorized { remedy } else { "" })
     }
 }
@@ -283,7 +282,7 @@ impl Client {
             }
             if begin.elapsed() >= limit {
                 let down = self.events.connection_error();
-                return Err(down.preceded_by(format!("no answer within {limit:?}: ")));
+                return Err(down.preceded_by(format!("no response within {limit:?}: ")));
             }
         }
     }

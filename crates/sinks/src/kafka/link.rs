@@ -268,8 +268,9 @@ impl Link {
             // The producer refuses this record itself, before it is sent.
             Ok(Err(KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge))) => {
                 let limit = properties::max_message_bytes(&self.settings);
-                let detail =
-                    format!("with key and headers it is above message.max.bytes, which is {limit}");
+                let detail = format!(
+                    "with key and headers it is larger than message.max.bytes, which is {limit}"
+                );
                 return Err(PublishError::new(PublishFailure::TooLarge, detail));
             }
             Ok(Err(error)) => return Ok(Err(error)),
@@ -294,7 +295,7 @@ impl Link {
                 if disconnects() > disconnects_before {
                     // The record may have closed the connection, and the next ones, on which librdkafka
                     // sent it again.
-                    return Err(indeterminate("the connection ended before the confirm"));
+                    return Err(indeterminate("the connection was closed before the confirm"));
                 }
                 let detail = format!("no confirm within {limit:?}");
                 Err(PublishError::new(PublishFailure::Unconfirmed, detail))

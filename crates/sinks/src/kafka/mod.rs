@@ -102,11 +102,17 @@ impl SinkConfig for KafkaConfig {
         let own = &settings.own;
         match &own.brokers {
             None => {
-                rules.wrong("brokers", "is not set; write it as host:9092, or a list of such");
+                rules.wrong(
+                    "brokers",
+                    "is not set; set it, for example to host:9092 or a list of addresses",
+                );
                 return;
             }
             Some(brokers) if brokers.joined().trim_matches([',', ' ']).is_empty() => {
-                rules.wrong("brokers", "is empty; write it as host:9092, or a list of such");
+                rules.wrong(
+                    "brokers",
+                    "is empty; set it, for example to host:9092 or a list of addresses",
+                );
                 return;
             }
             Some(_) => {}
@@ -126,7 +132,7 @@ impl SinkConfig for KafkaConfig {
         }
         for (name, _) in own.connection().iter() {
             let is_set = own.properties.iter().any(|(set, _)| set == name);
-            let detail = "is set by username, password_file or tls too; keep one of the two";
+            let detail = "is also set by username, password_file or tls; remove one of the two";
             rules.require(!is_set, format!("properties.{}", quoted(name)), detail);
         }
         // librdkafka would refuse the files of `tls` again.

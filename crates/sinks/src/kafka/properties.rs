@@ -95,108 +95,108 @@ pub const RESERVED: [Reserved; 22] = [
     Reserved {
         name: "acks",
         refused: Refused::AllBut(&["all", "-1"]),
-        why: "must be all: with less, a confirmed record can be lost",
+        why: "must be all; with less, a confirmed record can be lost",
     },
     Reserved {
         name: "enable.idempotence",
         refused: Refused::AllBut(&["true"]),
-        why: "must be true: without it, a retry can reorder or duplicate records",
+        why: "must be true; without it, a retry can reorder or duplicate records",
     },
     Reserved {
         name: "enable.gapless.guarantee",
         refused: Refused::AllBut(&["false"]),
-        why: "must be false: with it, one refused record ends the producer for all records",
+        why: "must be false; with it, one rejected record stops the producer for all records",
     },
     Reserved {
         name: "transactional.id",
         refused: Refused::All,
-        why: "leave it out: Postrider does not use transactions of Kafka",
+        why: "remove it; Postrider does not use Kafka transactions",
     },
     Reserved {
         name: "delivery.report.only.error",
         refused: Refused::AllBut(&["false"]),
-        why: "must be false: with it, no record is ever confirmed, and each is sent again and again",
+        why: "must be false; with it, no record is ever confirmed, and each is sent repeatedly",
     },
     Reserved {
         name: "topic.blacklist",
         refused: Refused::All,
-        why: "leave it out: no record to such a topic is ever confirmed; sinks.<name>.allowed_destinations limits \
-              destinations",
+        why: "remove it; no record to such a topic is ever confirmed; limit destinations with \
+              sinks.<name>.allowed_destinations",
     },
     Reserved {
         name: "retries",
         refused: Refused::One("0"),
-        why: "must be at least 1: idempotence requires it",
+        why: "must be at least 1, which idempotence requires",
     },
     Reserved {
         name: "max.in.flight",
         refused: Refused::Above(5.0),
-        why: "must be at most 5: idempotence requires it",
+        why: "must be at most 5, which idempotence requires",
     },
     Reserved {
         name: "queuing.strategy",
         refused: Refused::AllBut(&["fifo"]),
-        why: "must be fifo: idempotence requires it, and lifo reverses the order of records",
+        why: "must be fifo, which idempotence requires; lifo reverses the order of records",
     },
     Reserved {
         name: "queue.buffering.backpressure.threshold",
         refused: Refused::Above(1.0),
-        why: "must be 1: idempotence requires it",
+        why: "must be 1, which idempotence requires",
     },
     Reserved {
         name: "partitioner",
         refused: Refused::One("random"),
-        why: "must hash the key: records of one key in several partitions have no order",
+        why: "must hash the key; records of one key in several partitions have no order",
     },
     Reserved {
         name: "api.version.request",
         refused: Refused::AllBut(&["true"]),
-        why: "must be true: without the answer, librdkafka cannot be idempotent",
+        why: "must be true; without the response, librdkafka cannot be idempotent",
     },
     Reserved {
         name: "socket.max.fails",
         refused: Refused::AllBut(&["1"]),
-        why: "must be 1: a connection with a request that timed out must end, or later answers are \
-              misread",
+        why: "must be 1; a connection with a timed-out request must be closed, or later \
+              responses are misread",
     },
     Reserved {
         name: "log.connection.close",
         refused: Refused::AllBut(&["true"]),
-        why: "must be true: Postrider learns of lost connections by it",
+        why: "must be true; Postrider detects lost connections by it",
     },
     Reserved {
         name: "internal.termination.signal",
         refused: Refused::AllBut(&["0"]),
-        why: "must be 0: librdkafka would replace the handler of that signal",
+        why: "must be 0; otherwise librdkafka replaces the handler of that signal",
     },
     Reserved {
         name: "request.timeout.ms",
         refused: Refused::Where("at or above `message.timeout.ms`"),
-        why: "must be below message.timeout.ms, which follows sinks.<name>.timeout: a request without \
-              an answer in time ends the connection of all records",
+        why: "must be below message.timeout.ms, which follows sinks.<name>.timeout; a request \
+              without a response in time closes the connection of all records",
     },
     Reserved {
         name: "socket.timeout.ms",
         refused: Refused::Where("at or below `request.timeout.ms`"),
-        why: "must be above request.timeout.ms: a request without an answer in time ends the \
+        why: "must be above request.timeout.ms; a request without a response in time closes the \
               connection of all records",
     },
     Reserved {
         name: "linger.ms",
         refused: Refused::Where("at or above `message.timeout.ms`"),
-        why: "must be below message.timeout.ms, which follows sinks.<name>.timeout: no record would \
-              be sent in time",
+        why: "must be below message.timeout.ms, which follows sinks.<name>.timeout; otherwise \
+              no record is sent in time",
     },
     Reserved {
         name: "topic.metadata.propagation.max.ms",
         refused: Refused::Where("at or above `sinks.NAME.timeout`"),
-        why: "must be below sinks.<name>.timeout: a topic that is gone would look like one that does \
-              not confirm",
+        why: "must be below sinks.<name>.timeout; otherwise a deleted topic looks like one that \
+              does not confirm",
     },
     Reserved {
         name: "queue.buffering.max.kbytes",
         refused: Refused::Where("below `message.max.bytes`"),
-        why: "must hold a record of message.max.bytes: a larger one would wait for room for ever",
+        why: "must be at least message.max.bytes; otherwise a larger record waits forever",
     },
 ];
 
@@ -276,7 +276,7 @@ pub(super) fn refused_properties(settings: &KafkaSettings) -> Vec<InvalidPropert
 fn check_property(name: &str, value: &str, all: &Properties) -> Result<(), String> {
     // librdkafka skips it, so that the rules below would check another value than it uses.
     if value.starts_with(|first: char| first.is_ascii_whitespace()) {
-        return Err("begins with white space, which librdkafka drops; remove it".to_owned());
+        return Err("starts with white space, which librdkafka ignores; remove it".to_owned());
     }
     let reserved = RESERVED.iter().find(|reserved| reserved.name == canonical(name));
     if let Some(reserved) = reserved.filter(|reserved| reserved.refused.contains(value)) {

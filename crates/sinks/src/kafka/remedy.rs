@@ -1,16 +1,16 @@
-//! Remedies for a connection that failed, by the text of librdkafka's error.
+//! The words and the remedy for a connection that failed, from the text of librdkafka's error.
 
 /// Parts of error texts and the remedy that each of them points to. The first match counts.
 const REMEDIES: [(&[&str], &str); 5] = [
     (
         &["alert bad certificate", "alert certificate required"],
-        "the broker requires a certificate of this client: set tls.cert_file and tls.key_file, or the \
+        "the broker requires a client certificate: set tls.cert_file and tls.key_file, or the \
          properties ssl.certificate.location and ssl.key.location",
     ),
     (
         &["certificate"],
-        "the broker's authority must be among the system's certificates, or in the file that \
-         tls.ca_file or the property ssl.ca.location names",
+        "add the certificate authority of the broker to the system's certificates, or set \
+         tls.ca_file or the property ssl.ca.location",
     ),
     (
         &["SASL", "uthentication failed"],
@@ -28,13 +28,12 @@ const REMEDIES: [(&[&str], &str); 5] = [
             "/bootstrap: Receive failed",
             "/bootstrap: Send failed",
         ],
-        "check whether the broker expects TLS, or a login, at this port: tls and username, or the property \
-         security.protocol",
+        "check whether the broker requires TLS or a login on this port: set tls and username, \
+         or the property security.protocol",
     ),
     (
         &["Connect to", "Failed to resolve", "in state CONNECT"],
-        "check the sink's brokers, and the addresses by which they name themselves \
-         (advertised.listeners)",
+        "check the sink's brokers, and the addresses that they advertise (advertised.listeners)",
     ),
 ];
 
@@ -44,9 +43,45 @@ pub(super) fn find(error: &str) -> &'static str {
     known.map(|(_, remedy)| *remedy).unwrap_or_default()
 }
 
+/// Returns the broker and the cause, without librdkafka's internals; its own text is in the debug log.
+///
+/// `h:1/bootstrap: Connect to ipv4#10.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)` becomes
+/// `h:1: connection refused`.
+pub(super) fn words(error: &str) -> String {
+    let error = error.split(" (after ").next().unwrap_or_default();
+    let Some((broker, cause)) = error.split_once(": ") else { return error.to_owned() };
+    // (`ssl://h:1/bootstrap` has other slashes before its end.)
+    let broker = broker.rsplit_once('/').filter(|(name, _)| name.contains(':'));
+    let Some((broker, _)) = broker else { return error.to_owned() };
+    let reason = cause.strip_prefix("Connect to ").and_then(|rest| rest.split_once(" failed: "));
+    match reason {
+        Some((_, reason)) => format!("{broker}: {}", reason.to_lowercase()),
+        None => format!("{broker}: {cause}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::{find, words};
+
+    #[test]
+    fn words_name_broker_and_cause_alone() {
+        for (error, said) in [
+            (
+                "h:1/bootstrap: Connect to ipv4#10.0.0.1:1 failed: Connection refused (after 0ms in state \
+                 CONNECT)",
+                "h:1: connection refused",
+            ),
+            (
+                "ssl://h:1/bootstrap: SSL handshake failed: no certificate (after 4ms in state SSL_HANDSHAKE)",
+                "ssl://h:1: SSL handshake failed: no certificate",
+            ),
+            ("h:1/1: Disconnected (after 1ms in state UP)", "h:1: Disconnected"),
+            ("no broker", "no broker"),
+        ] {
+            assert_eq!(words(error), said);
+        }
+    }
 
     #[test]
     fn every_form_of_a_disconnect_points_to_the_protocol() {

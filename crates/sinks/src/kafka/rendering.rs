@@ -94,11 +94,11 @@ fn check_topic(name: &str) -> Result<(), PublishError> {
     let flaw = if name.is_empty() {
         "is empty".to_owned()
     } else if name.len() > MAX_TOPIC_BYTES {
-        format!("has {} characters, Kafka allows {MAX_TOPIC_BYTES}", name.len())
+        format!("has {} characters; Kafka allows at most {MAX_TOPIC_BYTES}", name.len())
     } else if name == "." || name == ".." {
         format!("is {name:?}")
     } else if !name.chars().all(is_legal) {
-        format!("{name:?} has other characters than a-z A-Z 0-9 . _ -")
+        format!("{name:?} must contain only a-z A-Z 0-9 . _ -")
     } else {
         return Ok(());
     };

@@ -94,7 +94,7 @@ impl Topics {
             });
         match timeout_at(until, look_up).await {
             Ok(answer) => answer?.exists.clone(),
-            Err(_) => Err(look_up_failed(name, "no broker answers")),
+            Err(_) => Err(look_up_failed(name, "no broker responds")),
         }
     }
 
@@ -162,17 +162,16 @@ pub(super) async fn declare(
     let created = tokio::time::timeout(limit, admin.create_topics(&new, &options)).await;
     // The end of the client waits for its thread.
     std::thread::spawn(move || drop((admin, live_client)));
-    let failed =
-        |cause| SinkDown::new(format!("the declared topics could not be created: {cause}"));
-    let created = created.map_err(|_| failed(format!("no answer within {limit:?}")))?;
+    let failed = |cause| SinkDown::new(format!("cannot create the declared topics: {cause}"));
+    let created = created.map_err(|_| failed(format!("no response within {limit:?}")))?;
     for created in created.map_err(|error| failed(error.to_string()))? {
         match created {
-            Ok(name) => info!(sink = %settings.name, topic = name, "topic created"),
+            Ok(name) => info!(sink = %settings.name, topic = name, "created a topic"),
             Err((_, Code::TopicAlreadyExists)) => {}
             Err((name, code)) => {
                 // A user without the right to create topics gets this error for an existing one too.
                 if request_leaders(client, &name, limit).await.is_err() {
-                    let detail = format!("declared topic {name:?} could not be created: {code}");
+                    let detail = format!("cannot create the declared topic {name:?}: {code}");
                     return Err(SinkDown::new(detail));
                 }
             }
@@ -223,7 +222,7 @@ pub(super) async fn look_up(settings: &KafkaSettings, topic: &str) -> Result<(),
 }
 
 fn look_up_failed(topic: &str, cause: impl fmt::Display) -> PublishError {
-    let detail = format!("topic {topic:?} could not be looked up: {cause}");
+    let detail = format!("cannot look up topic {topic:?}: {cause}");
     PublishError::new(PublishFailure::SinkDown, detail)
 }
 

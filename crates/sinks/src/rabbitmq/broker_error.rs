@@ -2,6 +2,7 @@
 
 use lapin::ErrorKind;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
+use postrider_settings::files::io_text;
 
 use crate::rabbitmq::rendering::Target;
 
@@ -30,13 +31,17 @@ pub(super) fn reply(error: &lapin::Error) -> Option<(u16, String)> {
 
 /// Quotes a reply text of the broker.
 pub(super) fn quoted(reply_text: &str) -> String {
-    format!("the broker said: {reply_text}")
+    format!("the broker replied: {reply_text}")
 }
 
 /// Returns the text of an error, which is the broker's if it sent the error.
 pub(super) fn text(error: &lapin::Error) -> String {
     // (`Display` of `lapin` repeats its sources.)
-    reply(error).map_or_else(|| error.to_string(), |(_, reply_text)| quoted(&reply_text))
+    match (reply(error), error.kind()) {
+        (Some((_, reply_text)), _) => quoted(&reply_text),
+        (None, ErrorKind::IOError(error)) => io_text(error),
+        (None, _) => error.to_string(),
+    }
 }
 
 /// Returns why there is no connection, with the remedy if it is known.
@@ -44,20 +49,20 @@ pub(super) fn connect_error(error: &lapin::Error) -> SinkDown {
     let text = text(error);
     let remedy = match reply(error) {
         Some((ACCESS_REFUSED, _)) => {
-            "check user and password in the URI, or username and password_file"
+            "check the user and password in the URI, or username and password_file"
         }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("not found") => {
             "create it (rabbitmqctl add_vhost), or change the URI"
         }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("refused") => {
-            "allow it (rabbitmqctl set_permissions), or change the URI"
+            "grant access (rabbitmqctl set_permissions), or change the URI"
         }
         None if text.contains("certificate") => {
-            "its authority must be among the system's certificates, or in the file that tls.ca_file or \
-             SSL_CERT_FILE names"
+            "add its certificate authority to the system's certificates, or to the file of \
+             tls.ca_file or SSL_CERT_FILE"
         }
         None if text.contains("InvalidContentType") => {
-            "the port does not speak TLS: write amqp instead of amqps, or another port"
+            "the port does not use TLS: change amqps to amqp, or change the port"
         }
         _ => "",
     };

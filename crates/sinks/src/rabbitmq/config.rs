@@ -184,9 +184,12 @@ impl RabbitMqConfig {
     ///
     /// The URI is invalid, or the password file cannot be read; without any secret.
     pub(super) fn parsed_uri(&self) -> Result<AMQPUri, String> {
-        let uri = self.uri.as_ref().ok_or("is not set")?;
+        let uri = self
+            .uri
+            .as_ref()
+            .ok_or("is not set; set it, for example to amqp://user:password@host:5672/vhost")?;
         uri.check(str::parse::<AMQPUri>)?;
-        let mut uri: AMQPUri = uri.expose().parse().map_err(|_| "is not an AMQP URI")?;
+        let mut uri: AMQPUri = uri.expose().parse().map_err(|_| "invalid AMQP URI")?;
         if let Some(username) = &self.username {
             uri.authority.userinfo.username.clone_from(username);
         }
@@ -220,7 +223,7 @@ impl RabbitMqConfig {
             require_name(name, list, rules);
         }
         let is_long = |binding: &Binding| binding.routing_key.len() > MAX_NAME_BYTES;
-        let detail = format!("a routing_key has more than {MAX_NAME_BYTES} bytes");
+        let detail = format!("routing_key must have at most {MAX_NAME_BYTES} bytes; shorten it");
         rules.require(!declare.bindings.iter().any(is_long), "bindings", detail);
     }
 }

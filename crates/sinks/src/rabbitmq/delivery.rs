@@ -18,7 +18,7 @@ use crate::rabbitmq::publisher::Request;
 use crate::rabbitmq::refused_targets::Admission;
 use crate::rabbitmq::rendering::Rendered;
 
-const LINK_REPLACED: &str = "the broker says nothing on the connection that the sink had";
+const LINK_REPLACED: &str = "the broker does not respond on the sink's connection";
 
 impl RabbitMq {
     /// Publishes a message until `until`.
@@ -106,12 +106,12 @@ impl RabbitMq {
             down = link.lost() => return Err(down.into()),
             () = link.replaced() => return Err(not_sent(LINK_REPLACED)),
             () = tokio::time::sleep_until(until) => {
-                let detail = "the messages that try its destination first are not confirmed";
+                let detail = "the first messages to its destination are not confirmed";
                 return Err(PublishError::new(PublishFailure::Unconfirmed, detail));
             }
         };
         if self.is_late(until) {
-            let detail = "the messages that tried its destination first took too long";
+            let detail = "the first messages to its destination took too long";
             return Err(PublishError::new(PublishFailure::Unconfirmed, detail));
         }
         if permit.is_none() {
@@ -161,7 +161,7 @@ impl RabbitMq {
             () = link.replaced() => Err(not_sent(LINK_REPLACED)),
             () = tokio::time::sleep_until(until) => {
                 let limit = self.settings.delivery.timeout;
-                let down = SinkDown::new(format!("{what} was not answered within {limit:?}"));
+                let down = SinkDown::new(format!("no response to {what} within {limit:?}"));
                 link.retire(down.clone());
                 Err(down.into())
             }
@@ -183,7 +183,7 @@ impl RabbitMq {
         let sent = channel.send(request);
         drop(lock);
         if sent.is_err() {
-            link.retire(SinkDown::new("its publisher has ended"));
+            link.retire(SinkDown::new("its publisher has stopped"));
             return Err(link.lost().await.into());
         }
         let answer = async {
@@ -214,7 +214,7 @@ impl RabbitMq {
                 answer
             }
             Ok(Err(_)) => {
-                let detail = "the connection ended before the confirm";
+                let detail = "the connection was closed before the confirm";
                 Err(PublishError::new(PublishFailure::Indeterminate, detail))
             }
             Err(Unresponsive::Destination) => {

@@ -87,7 +87,7 @@ impl Exchanges {
                 Err(error)
             }
             _ => {
-                let detail = format!("an exchange could not be looked up: {error}");
+                let detail = format!("cannot look up an exchange: {error}");
                 Err(PublishError::new(PublishFailure::SinkDown, detail))
             }
         }

@@ -144,7 +144,7 @@ impl Link {
             opened = opening => return opened,
             // `lapin` (4.12) may leave a step of the handshake, or a request, open.
             () = lost => CONNECTION_LOST.to_owned(),
-            () = tokio::time::sleep(limit) => format!("no answer within {limit:?}"),
+            () = tokio::time::sleep(limit) => format!("no response within {limit:?}"),
         };
         Err(failed(SinkDown::new(cause)))
     }

@@ -110,22 +110,31 @@ impl SinkConfig for RabbitMqConfig {
         let own = &settings.own;
         rules.within("declare", |rules| own.validate_declarations(rules));
         let Some(uri) = &own.uri else {
-            rules.wrong("uri", "is not set; write it as amqp://user:password@host:5672/vhost");
+            rules.wrong(
+                "uri",
+                "is not set; set it, for example to amqp://user:password@host:5672/vhost",
+            );
             return;
         };
         if let Err(error) = uri.check(str::parse::<AMQPUri>) {
-            rules.wrong("uri", format!("is not an AMQP URI: {error}"));
+            rules.wrong(
+                "uri",
+                format!(
+                    "invalid AMQP URI: {error}; write it as \
+                     amqp://user:password@host:5672/vhost"
+                ),
+            );
             return;
         }
         if own.username.is_some() {
-            let detail = "uri names a user too; keep one of the two";
+            let detail = "the URI also sets a user; remove one of the two";
             rules.require(!uri.expose().contains('@'), "username", detail);
         }
         read_password(own.username.as_deref(), own.password_file.as_deref(), rules);
         if let Some(tls) = &own.tls {
             rules.within("tls", |rules| tls.validate(rules));
             let scheme = uri.expose().parse::<AMQPUri>().map(|uri| uri.scheme);
-            let detail = "needs a URI that begins with amqps://, which is TLS";
+            let detail = "requires a URI with TLS; start it with amqps://";
             rules.require(scheme == Ok(AMQPScheme::AMQPS), "tls", detail);
         }
     }
@@ -140,8 +149,9 @@ impl SinkConfig for RabbitMqConfig {
         let literal = at_topics.map(|it| &it.routing_key).filter(|key| resembles_glob(key));
         let warnings = literal.map(|key| {
             format!(
-                "declare.bindings: the routing key {key:?} matches nothing but itself: at a topic \
-                 exchange * is a whole word between dots, and # any number of them"
+                "declare.bindings: routing_key = {key:?}: matches only itself: at a topic \
+                 exchange * stands for one whole word between dots, and # for any number of \
+                 words"
             )
         });
         warnings.collect()
@@ -170,7 +180,7 @@ impl SinkConfig for RabbitMqConfig {
         let exchange = rendering::short("exchange", exchange.to_owned())?;
         let limit = sink.settings.delivery.timeout;
         let looked_up = tokio::time::timeout(limit, link.look_up(&exchange)).await;
-        looked_up.map_err(|_| SinkDown::new(format!("no answer within {limit:?}")))?
+        looked_up.map_err(|_| SinkDown::new(format!("no response within {limit:?}")))?
     }
 }
 

@@ -197,7 +197,7 @@ impl<O: Observer> Publisher<O> {
         let awaited = self.unanswered.values().filter(|one| !one.reply.is_closed()).count();
         let abandoned = count.saturating_sub(awaited);
         if abandoned > MAX_ABANDONED_PUBLISHES {
-            let cause = format!("the broker has left {abandoned} messages without a confirm");
+            let cause = format!("the broker did not confirm {abandoned} messages");
             self.observer.channel_lost(SinkDown::new(cause));
         }
     }
@@ -327,12 +327,12 @@ impl<O: Observer> Publisher<O> {
                 if self.is_latest(&outstanding.id, outstanding.serial) {
                     self.returns.forget(&outstanding.id);
                 }
-                let detail = "the broker refused it (basic.nack)";
+                let detail = "the broker rejected it (basic.nack)";
                 self.reply(outstanding, Err(PublishError::new(PublishFailure::Retryable, detail)));
                 is_clear
             }
             Answer::NotRequested => {
-                let detail = "the channel gives no confirms";
+                let detail = "the channel returns no confirms";
                 let error = PublishError::new(PublishFailure::Indeterminate, detail);
                 self.reply(outstanding, Err(error));
                 false
@@ -365,7 +365,7 @@ impl<O: Observer> Publisher<O> {
         let id = returned.delivery.properties.message_id().as_ref();
         let id = id.map(|id| id.to_string()).unwrap_or_default();
         let detail = format!(
-            "no queue takes it (basic.return {} {}, exchange {:?}, routing key {:?})",
+            "no queue is bound for it (basic.return {} {}, exchange {:?}, routing key {:?})",
             returned.reply_code,
             returned.reply_text,
             returned.delivery.exchange.as_str(),

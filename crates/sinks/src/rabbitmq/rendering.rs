@@ -74,8 +74,8 @@ pub(super) fn render(
     for (name, value) in headers {
         if SELECTOR_HEADERS.contains(&name.as_str()) {
             let detail = format!(
-                "its header {name:?} is RabbitMQ's own (sender-selected distribution), and must be a \
-                 list, which no header of a record can be"
+                "its header {name:?} is reserved by RabbitMQ (sender-selected distribution) and \
+                 must be a list, which a header of a record cannot be"
             );
             return Err(PublishError::new(PublishFailure::Rejected, detail));
         }
@@ -92,9 +92,8 @@ pub(super) fn render(
         table.insert(header_name(name)?, value);
     }
     if frame_max > 0 && size + MAX_OTHER_HEADER_FRAME_BYTES > frame_max as usize {
-        let detail = format!(
-            "its headers take {size} bytes, more than fits into a frame of {frame_max} bytes"
-        );
+        let detail =
+            format!("its headers have {size} bytes, which exceed a frame of {frame_max} bytes");
         return Err(PublishError::new(PublishFailure::Rejected, detail));
     }
     let mut properties = BasicProperties::default()
@@ -134,7 +133,8 @@ pub(super) fn target(address: Address) -> Result<Target, PublishError> {
 pub(super) fn short(what: &str, text: String) -> Result<ShortString, PublishError> {
     let length = text.len();
     ShortString::try_new(text).map_err(|_| {
-        let detail = format!("its {what} has {length} bytes, AMQP allows {MAX_SHORT_STRING_BYTES}");
+        let detail =
+            format!("its {what} has {length} bytes; AMQP allows at most {MAX_SHORT_STRING_BYTES}");
         PublishError::new(PublishFailure::Rejected, detail)
     })
 }

@@ -78,13 +78,13 @@ impl RabbitMq {
             Cause::Unresponsive => {
                 // Later publishes use the other link.
                 replaced_links.unresponsive_replaced_at = Some(Instant::now());
-                "the broker says nothing on the connection"
+                "the broker does not respond on the connection"
             }
-            Cause::Overdue => "messages wait for their confirms while others are confirmed at once",
+            Cause::Overdue => "some messages are not confirmed while others are confirmed at once",
         };
         link.mark_replaced();
         replaced_links.links.push((Arc::downgrade(&link), link.status()));
         let sink = &self.settings.name;
-        info!(%sink, cause = text, "another connection is opened for what follows");
+        info!(%sink, cause = text, "opening another connection for further messages");
     }
 }

@@ -29,13 +29,13 @@ pub(super) async fn declare(
     for exchange in &declared.exchanges {
         let failed = failed(format!("exchange {:?}", exchange.name));
         if create_exchange(connection, exchange).await.map_err(failed)? {
-            info!(%sink, exchange = exchange.name, "exchange created");
+            info!(%sink, exchange = exchange.name, "created an exchange");
         }
     }
     for queue in &declared.queues {
         let failed = failed(format!("queue {:?}", queue.name));
         if create_queue(connection, queue).await.map_err(failed)? {
-            info!(%sink, queue = queue.name, "queue created");
+            info!(%sink, queue = queue.name, "created a queue");
         }
     }
     if declared.bindings.is_empty() {
@@ -123,7 +123,7 @@ async fn exists(channel: &Channel, looked_up: lapin::Result<()>) -> lapin::Resul
 fn failed(what: String) -> impl FnOnce(lapin::Error) -> SinkDown {
     move |error| {
         let text = broker_error::text(&error);
-        SinkDown::new(format!("declared {what} could not be created: {text}"))
+        SinkDown::new(format!("cannot create the declared {what}: {text}"))
     }
 }
 

@@ -173,18 +173,18 @@ impl IndexComparison {
     fn refuse(self, index: &Index, collection: &str) -> Result<(), SchemaError> {
         let drop = |by: &str| {
             format!(
-                "if nobody needs the one that is there, drop it and apply the schema again: \
-                 db.getCollection({collection:?}).dropIndex({by:?})"
+                "if no application uses the existing index, drop it with \
+                 db.getCollection({collection:?}).dropIndex({by:?}) and apply the schema again"
             )
         };
         let (detail, remedy) = match self {
             Self::Same | Self::Missing | Self::Expiry { .. } => return Ok(()),
             Self::IndexConflict(IndexConflict { by, found, wanted }) => {
-                (format!("it is {found}, should be {wanted}"), drop(&by))
+                (format!("the existing index is {found}, must be {wanted}"), drop(&by))
             }
             Self::Excluded { by, rival: ConflictingIndex { setting, .. } } => (
-                format!("there is the unique index {by}, which excludes it"),
-                format!("set {setting}, with which that one was made; or, {}", drop(&by)),
+                format!("it conflicts with the unique index {by}"),
+                format!("set {setting}, which created that index; or, {}", drop(&by)),
             ),
         };
         Err(SchemaError::Conflict {
@@ -205,15 +205,18 @@ fn refused(index: &Index, collection: &str, error: &StoreError) -> SchemaError {
     let (detail, remedy) = if error.code() == Some(DUPLICATE_KEY) {
         let fields = index.fields();
         (
-            format!("documents that are there share their {fields}: {words}"),
-            format!("delete all but one of them, or change their {fields}, and apply again"),
+            format!("existing documents have the same {fields}: {words}"),
+            format!(
+                "delete all but one of them, or change their {fields}, and apply the schema \
+                 again"
+            ),
         )
     } else {
         (
-            format!("MongoDB refuses it: {words}"),
+            format!("MongoDB rejects it: {words}"),
             format!(
-                "look at db.getCollection({collection:?}).getIndexes(), drop what is in the \
-                 way if nobody needs it, and apply the schema again"
+                "find the conflicting index with db.getCollection({collection:?}).getIndexes(), \
+                 drop it if no application uses it, and apply the schema again"
             ),
         )
     };

@@ -106,7 +106,7 @@ fn judge_twins(
         let present = definition(entry);
         if SIGNATURE.iter().all(|part| present.get(*part) == wanted.get(*part)) {
             let by = name_of(entry).to_owned();
-            let found = format!("there under the name {by}");
+            let found = format!("defined with the name {by}");
             return IndexComparison::IndexConflict(IndexConflict {
                 by,
                 found,

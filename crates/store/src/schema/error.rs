@@ -8,7 +8,7 @@ use crate::StoreError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SchemaError {
     /// An index conflicts with an existing one. Nothing was dropped.
-    #[error("index {index} of collection {collection} can't be created: {detail}; {remedy}")]
+    #[error("cannot create index {index} of collection {collection}: {detail}; {remedy}")]
     Conflict {
         /// The index that should be there.
         index: String,
@@ -21,8 +21,8 @@ pub enum SchemaError {
     },
     /// Something with that name exists and cannot be used.
     #[error(
-        "{collection} can't be used: it is {found}, and a plain collection is needed; rename or \
-         drop it, or choose another {elsewhere}"
+        "cannot use {collection}: it is {found}, must be a plain collection; rename or drop it, \
+         or set another {elsewhere}"
     )]
     Unusable {
         /// Its name, with the prefix.
@@ -84,11 +84,11 @@ impl fmt::Display for ForeignContext {
         let Self { database, found, version, wanted, known, elsewhere } = self;
         write!(
             f,
-            "database {database} belongs to the context {found:?} (layout version {version}, see its \
-             collection wow_database_metadata), and not to {wanted:?} (version {known}); "
+            "database {database} belongs to the context {found:?} (layout version {version}, \
+             see its collection wow_database_metadata), not to {wanted:?} (version {known}); "
         )?;
         if found == wanted {
-            write!(f, "run a release that knows its layout, or set another {elsewhere}")
+            write!(f, "run a release that supports its layout, or set another {elsewhere}")
         } else {
             write!(f, "set events.context = {found:?}, or another {elsewhere}")
         }

@@ -36,7 +36,7 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, should be {}", self.subject, self.found, self.wanted)
+        write!(f, "{} is {}, must be {}", self.subject, self.found, self.wanted)
     }
 }
 
@@ -71,16 +71,19 @@ impl Layout {
             IndexComparison::Same => return None,
             IndexComparison::Missing => (MISSING.into(), definition(), Some("createIndex")),
             IndexComparison::Expiry { found, wanted } => (
-                format!("deleting records {} s after delivery", found.into_relaxed_extjson()),
-                format!("deleting them after {wanted} s"),
+                format!(
+                    "configured to delete records {} s after delivery",
+                    found.into_relaxed_extjson()
+                ),
+                format!("configured to delete them after {wanted} s"),
                 Some("collMod"),
             ),
             IndexComparison::IndexConflict(IndexConflict { found, wanted, .. }) => {
                 (found, wanted, None)
             }
             IndexComparison::Excluded { by, rival } => (
-                format!("excluded by the unique index {by} ({})", rival.setting),
-                "the only one that makes requests unique".into(),
+                format!("in conflict with the unique index {by} ({})", rival.setting),
+                "the only unique index of request ids".into(),
                 None,
             ),
         };

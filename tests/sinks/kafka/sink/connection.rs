@@ -1,4 +1,4 @@
-//! A broker that goes away, hangs, is idle, or has no room: no attempt is counted.
+//! A broker that goes away, hangs, is idle, or has no room: no attempts are counted.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ async fn a_hanging_broker_costs_no_attempt_and_no_message() {
     let begin = Instant::now();
     let down = sink.probe().await.unwrap_err();
     assert!(begin.elapsed() < limit + AT_ONCE_LIMIT, "{:?}", begin.elapsed());
-    assert!(down.detail.contains("no answer within 2s"), "{down}");
+    assert!(down.detail.contains("no response within 2s"), "{down}");
     node.thaw();
 
     until_confirmed(&sink, &topic.name, "held").await;

@@ -40,7 +40,7 @@ fn text(path: &Path) -> &str {
 async fn a_closed_port_points_to_the_address() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
 
-    assert_fails(&closed.to_string(), [], &["Connection refused", "brokers"]).await;
+    assert_fails(&closed.to_string(), [], &["connection refused", "brokers"]).await;
     assert_fails("no-such-host.invalid:9092", [], &["Failed to resolve", "brokers"]).await;
 }
 

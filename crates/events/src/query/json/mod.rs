@@ -27,7 +27,7 @@ impl Serialize for Condition {
 impl<'de> Deserialize<'de> for Condition {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let Bson::Document(members) = as_written(from)? else {
-            return Err(D::Error::custom("a condition is an object"));
+            return Err(D::Error::custom("a condition must be an object"));
         };
         let json = read::<ConditionJson>(members, Form::Json, Vec::new());
         json.and_then(|json| json.read("condition")).map_err(|flaws| D::Error::custom(join(&flaws)))

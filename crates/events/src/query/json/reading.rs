@@ -326,7 +326,7 @@ impl Node<'_> {
             ),
         ] {
             if is_set && !is_used {
-                self.flaw(member, "means nothing with this operator");
+                self.flaw(member, "is not used by this operator; remove it");
             }
         }
     }
@@ -407,7 +407,7 @@ impl ProjectionJson {
     pub fn read(self, path: &str) -> Result<Projection, Flaw> {
         match (self.include.unwrap_or_default(), self.exclude.unwrap_or_default()) {
             (include, exclude) if !include.is_empty() && !exclude.is_empty() => {
-                Err(Flaw::new(path, "has include and exclude; keep one of the two"))
+                Err(Flaw::new(path, "has both include and exclude; remove one of the two"))
             }
             (include, exclude) if include.is_empty() && exclude.is_empty() => Ok(Projection::All),
             (include, exclude) if exclude.is_empty() => Ok(Projection::Include(include)),

@@ -158,13 +158,13 @@ fn wrong_items_of_lists_are_named() {
 fn invalid_fields_zones_and_patterns_are_named() {
     for (field, flaw) in [
         ("", "must name a field"),
-        ("a..b", "has an empty level: one dot stands between two names"),
-        (".a", "has an empty level: one dot stands between two names"),
-        ("a.", "has an empty level: one dot stands between two names"),
-        ("$where", "has a $, which no field of a query may have"),
-        ("a.$[]", "has a $, which no field of a query may have"),
-        ("a\0b", "has a NUL"),
-        (&*"x".repeat(1_025), "is too long: at most 1024 bytes"),
+        ("a..b", "has an empty level; write one dot between two names"),
+        (".a", "has an empty level; write one dot between two names"),
+        ("a.", "has an empty level; write one dot between two names"),
+        ("$where", "contains a $, which is not allowed in a field"),
+        ("a.$[]", "contains a $, which is not allowed in a field"),
+        ("a\0b", "contains U+0000"),
+        (&*"x".repeat(1_025), "is too long; at most 1024 bytes are allowed"),
     ] {
         for operator in ["EQ", "NE", "NULL", "TRUE", "TODAY", "IN", "CONTAINS"] {
             let condition = json!({ "operator": operator, "field": field });
@@ -176,7 +176,7 @@ fn invalid_fields_zones_and_patterns_are_named() {
         refused(
             &json!({ "operator": "TODAY", "field": "f", "options": { "zoneId": zone } }),
             &[
-                "options.zoneId: is not a time zone: give a name such as Europe/Berlin, or an offset such as +08:00",
+                "options.zoneId: is not a time zone; use a name such as Europe/Berlin, or an offset such as +08:00",
             ],
         );
     }
@@ -189,9 +189,9 @@ fn invalid_fields_zones_and_patterns_are_named() {
         ),
         (
             "yyyy-MM-ddXXX",
-            "has \"XXX\": the letters of a pattern are yyyy, MM, dd, HH, mm, ss and S; others stand in apostrophes",
+            "contains \"XXX\"; only yyyy, MM, dd, HH, mm, ss and S are pattern letters; write other letters in apostrophes",
         ),
-        ("yyyy'T", "has an apostrophe without a second one"),
+        ("yyyy'T", "has an apostrophe that is not closed"),
     ] {
         refused(
             &json!({ "operator": "TODAY", "field": "f", "options": { "datePattern": pattern } }),

@@ -97,7 +97,7 @@ fn values_that_mongodb_searches_by_are_refused() {
         let regex = json!({ "$regularExpression": { "pattern": ".", "options": "" } });
         Bson::try_from(regex).unwrap()
     };
-    let refused = "is a regular expression; CONTAINS, STARTS_WITH and ENDS_WITH search in texts";
+    let refused = "is a regular expression; use CONTAINS, STARTS_WITH or ENDS_WITH";
     for condition in [field().eq(regex()), field().ne(regex()), field().gt(regex())] {
         assert_eq!(flaws_of(&condition), [format!("condition.value: {refused}")]);
     }
@@ -112,7 +112,7 @@ fn values_that_mongodb_searches_by_are_refused() {
     let condition = Condition::Or(vec![field().between(regex(), 1)]);
     assert_eq!(flaws_of(&condition), [format!("condition.children[0].value[0]: {refused}")]);
     for condition in [field().eq(Bson::Undefined), field().lt(Bson::Undefined)] {
-        let refused = "condition.value: is undefined; NULL finds what is null or absent";
+        let refused = "condition.value: is undefined; use NULL to find null or absent fields";
         assert_eq!(flaws_of(&condition), [refused]);
     }
     let text = json!({
@@ -126,10 +126,10 @@ fn values_that_mongodb_searches_by_are_refused() {
 
 #[test]
 fn nul_is_refused_where_bson_has_none() {
-    let nul = "has a NUL";
+    let nul = "contains U+0000";
     assert_eq!(
         flaws_of(&field().contains("a\0")),
-        ["condition.value: has a NUL, which no text search may have"]
+        ["condition.value: contains U+0000, which a text search cannot contain"]
     );
     let name = doc! { "a": [{ "b\0": 1 }] };
     for condition in [field().eq(name.clone()), Condition::Raw(name.clone())] {
@@ -149,7 +149,7 @@ fn nul_is_refused_where_bson_has_none() {
 #[test]
 fn raw_is_off_unless_allowed() {
     let raw = json!({ "operator": "RAW", "value": { "a": 1 } });
-    let off = "RAW is off here; queries.raw = true allows it";
+    let off = "RAW is disabled; set queries.raw = true to enable it";
     let within = [
         (raw.clone(), "operator"),
         (json!({ "operator": "NOR", "children": [{}, raw] }), "children[1].operator"),
@@ -210,7 +210,7 @@ fn raw_has_no_other_operators() {
     }
     for code in [json!({ "$code": "1" }), json!({ "$code": "1", "$scope": {} })] {
         let text = json!({ "operator": "RAW", "value": { "a": { "$in": [code] } } }).to_string();
-        assert_eq!(flaws(&text, true), ["value: has JavaScript, which is never run"]);
+        assert_eq!(flaws(&text, true), ["value: contains JavaScript, which is not allowed"]);
     }
 }
 

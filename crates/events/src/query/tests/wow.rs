@@ -257,7 +257,7 @@ fn projections_and_orders_are_those_of_wow() {
         let sort: Vec<SortKey> = sort.into_iter().map(SortKey::from).collect();
         let projection = projection.read("projection");
         if name == "list_include_and_exclude" {
-            let detail = "has include and exclude; keep one of the two";
+            let detail = "has both include and exclude; remove one of the two";
             assert_eq!(projection, Err(Flaw::new("projection", detail)));
             continue;
         }
