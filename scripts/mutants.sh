@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make mutants`: changes the modules of the protocol one place at a time, and runs the tests that must notice
-# (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof.md explains those that remain.
+# (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof-results.md explains those that remain.
 #
 #   MODULES="plan"     which modules: plan schedule assignment lane (unit tests), worker window lease settle repair transaction
 #                      (with real servers); all of them by default
