@@ -136,7 +136,7 @@ for module in $modules; do
   cargo mutants --in-place "${changed[@]/#/--file=}" --features failpoints --test-workspace true --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
     ${SHARD:+--shard "$SHARD" --sharding round-robin} \
     --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${filter[@]}" || failed=1
-  [[ ! -e $MUTANTS_LOST ]] || die mutants "a server has ended; start the servers, and go on with RESUME=1"
+  [[ ! -e $MUTANTS_LOST ]] || die mutants "a server has ended; start the servers, and continue with RESUME=1"
   say mutants "$module took $(since "$start"); missed:"
   sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1
 done

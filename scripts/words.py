@@ -243,6 +243,7 @@ TEXTS = {
     ".sh": shell_strings,
     ".toml": toml_texts,
     ".yaml": whole_text,
+    ".yml": whole_text,
     ".tpl": whole_text,
     ".txt": whole_text,
     ".json": whole_text,
