@@ -1,6 +1,6 @@
 # The commands for development; each runs a script in scripts/.
 
-.PHONY: help demo test chaos model mutants fuzz lint bench image services services-stop
+.PHONY: help demo test chaos model mutants fuzz lint book bench image services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
@@ -11,7 +11,8 @@ help:
 	@echo 'make model          the protocols in every state, with larger bounds than in make test'
 	@echo 'make mutants        changes of the protocol modules that the tests must notice: MODULES (all of them)'
 	@echo 'make fuzz           random input to all parsers, for FUZZ_MINUTES (5)'
-	@echo 'make lint           formatting, words, clippy, documentation, dependencies, scripts'
+	@echo 'make lint           formatting, words, spelling, clippy, documentation, dependencies, scripts'
+	@echo 'make book           the documentation as a book, in target/book'
 	@echo 'make bench          the benchmarks'
 	@echo 'make image          the container image, built and proved without Docker; needs root'
 	@echo 'make services       start the servers for tests; then: eval "$$(scripts/services.sh env)"'
@@ -37,6 +38,9 @@ fuzz:
 
 lint:
 	@scripts/lint.sh
+
+book:
+	@scripts/book.sh
 
 bench:
 	@scripts/bench.sh

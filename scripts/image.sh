@@ -18,7 +18,7 @@ source "$repo/scripts/image/stand-ins.sh"
 cd "$repo"
 
 ((EUID == 0)) || die image "needs root: it makes root file systems, mounts them, and runs containers.
-            With Docker or Podman and a registry at hand: docker build ."
+            With Docker or Podman and access to a registry: docker build ."
 
 start=$(now_ms)
 image=localhost/postrider

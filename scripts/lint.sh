@@ -7,8 +7,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
 source "$repo/scripts/services/packages.sh"
 cd "$repo"
 
-"$repo/scripts/services.sh" install toolchain deny
-eval "$("$repo/scripts/services.sh" env deny)"
+"$repo/scripts/services.sh" install toolchain deny mdbook typos
+eval "$("$repo/scripts/services.sh" env deny typos)"
 have python3 || install_packages python3
 
 say lint "formatting…"
@@ -16,6 +16,12 @@ cargo fmt --all --check
 say lint "words…"
 python3 scripts/words.py --self-test
 python3 scripts/words.py scripts examples benches tests src crates clients
+python3 scripts/words.py --texts ./*.md docs tests/README.md .github config schema helm src crates clients examples \
+  scripts/*.sh scripts/services scripts/image compose.yaml
+say lint "spelling…"
+"$POSTRIDER_TYPOS"
+say lint "book…"
+scripts/book.sh
 say lint "clippy…"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 say lint "documentation…"
@@ -27,7 +33,7 @@ if timeout 120 "$POSTRIDER_CARGO_DENY" --config .deny.toml fetch db >"$logs/advi
   say lint "dependencies: advisories…"
   deny check advisories
 else
-  say lint "advisories: skipped, the database cannot be had ($logs/advisories.log)"
+  say lint "advisories: skipped, the database cannot be reached ($logs/advisories.log)"
 fi
 if have shellcheck; then
   say lint "scripts…"

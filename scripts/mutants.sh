@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make mutants`: changes the modules of the protocol one place at a time, and runs the tests that must notice
-# (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof.md explains those that remain.
+# (cargo-mutants). A mutant that no test notices is listed as missed; docs/proof-results.md explains those that remain.
 #
 #   MODULES="plan"     which modules: plan schedule assignment lane (unit tests), worker window lease settle repair transaction
 #                      (with real servers); all of them by default
@@ -136,7 +136,7 @@ for module in $modules; do
   cargo mutants --in-place "${changed[@]/#/--file=}" --features failpoints --test-workspace true --output "$out/$module" --no-shuffle ${RESUME:+--iterate} \
     ${SHARD:+--shard "$SHARD" --sharding round-robin} \
     --minimum-test-timeout 120 --colors never "${chosen[@]/#/--cargo-arg=}" -- "${filter[@]}" || failed=1
-  [[ ! -e $MUTANTS_LOST ]] || die mutants "a server has ended; start the servers, and go on with RESUME=1"
+  [[ ! -e $MUTANTS_LOST ]] || die mutants "a server has ended; start the servers, and continue with RESUME=1"
   say mutants "$module took $(since "$start"); missed:"
   sed 's/^/  /' "$out/$module/mutants.out/missed.txt" >&2 || failed=1
 done

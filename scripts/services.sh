@@ -10,8 +10,8 @@
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
 # Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python schemathesis faketime toolchain helm
-# node go java (only installed); deny (for `make lint`, only by its name).
-# Without names: all but that.
+# node go java (only installed); deny mdbook typos (for `make lint`, only by their names).
+# Without names: all but those.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
 # scripts/versions.env; a variable of the same name in the environment wins.
@@ -23,7 +23,7 @@ source "$here/services/common.sh"
 
 servers=(mongodb mongodb-auth rabbitmq kafka prometheus)
 tools=(mongosh python schemathesis faketime toolchain helm node go java)
-by_name=(deny)
+by_name=(deny mdbook typos)
 
 # shellcheck source=services/wheel.sh
 source "$here/services/wheel.sh"

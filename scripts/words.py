@@ -1,9 +1,11 @@
-"""Reports words that comments and names must not use (words.txt).
+"""Reports words that comments, names and texts must not use (words.txt).
 
-    words.py FOLDER…       checks *.rs, *.sh and *.py below the folders; fails if it finds one
-    words.py --self-test   checks the checker
+    words.py PATH…          checks the comments and names of *.rs, *.sh and *.py
+    words.py --texts PATH…  checks what users read: Markdown outside of code, comments of TOML, all of YAML and of
+                            dashboards, and the strings of programs and scripts
+    words.py --self-test    checks the checker
 
-String literals are not checked: texts that users read have other rules.
+A path is a file, or a folder with everything below it.
 """
 
 import io
@@ -13,7 +15,10 @@ import sys
 import tokenize
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+TABLE = Path(__file__).resolve().with_name("words.txt")
+# Folders whose files are not ours, and tests, whose strings no user reads.
+FOREIGN = {"node_modules", "target", ".services", "__pycache__"}
+TEST = re.compile(r"(^|/)tests?/|(^|/)(tests\.rs|test_[^/]*|[^/]*_test\.\w+|[^/]*\.test\.\w+|[^/]*Test\.java)$")
 
 # What a Rust file is made of, as far as it matters here. Block comments nest: they are scanned by hand.
 RUST = re.compile(
@@ -31,11 +36,15 @@ WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 class Table:
-    """The rows of words.txt."""
+    """The rows of words.txt; with `texts` also those that are for texts alone."""
 
-    def __init__(self, text):
+    def __init__(self, text, texts=False):
         self.words, self.names = [], []
         for number, line in enumerate(text.splitlines(), 1):
+            if line == "[texts]":
+                if not texts:
+                    break
+                continue
             if not line.strip() or line.startswith("#"):
                 continue
             pattern, arrow, instead = line.partition(" -> ")
@@ -121,6 +130,136 @@ def python_tokens(source):
 TOKENS = {".rs": rust_tokens, ".sh": shell_tokens, ".py": python_tokens}
 
 
+def blank(match):
+    """A replacement of the same length, so that offsets stay; line ends stay too. It is part of no word or phrase."""
+    return re.sub(r"[^\n]", "\0", match[0])
+
+
+def spaces(match):
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+IN_BACKQUOTES = re.compile(r"`[^`\n]*`")
+
+
+def in_phrases(text, table):
+    """Yields offset, word and replacement; white space of any length counts as one space."""
+    squeezed, offsets = [], []
+    for index, char in enumerate(text):
+        char = " " if char.isspace() else char
+        if char == " " and squeezed and squeezed[-1] == " ":
+            continue
+        squeezed.append(char)
+        offsets.append(index)
+    for offset, word, instead in table.in_text("".join(squeezed)):
+        yield offsets[offset], word, instead
+
+
+# Markdown that is not text: blocks of code, comments, tags, inline code, targets of links, addresses.
+NOT_MARKDOWN_TEXT = [
+    re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[^\n]*$", re.MULTILINE | re.DOTALL),
+    re.compile(r"<!--.*?-->", re.DOTALL),
+    re.compile(r"</?[a-z][^<>\n]*>"),
+    re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL),
+    re.compile(r"(?<=\])\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)"),
+    re.compile(r"^[ ]*\[[^\]]+\]:[^\n]*$", re.MULTILINE),
+    re.compile(r"\b[a-z+]+://[^\s)>|]*"),
+]
+
+
+def markdown_texts(source):
+    for pattern in NOT_MARKDOWN_TEXT:
+        source = pattern.sub(blank, source)
+    # A phrase ends with its paragraph.
+    at = 0
+    for part in re.split(r"(\n[ \t]*\n)", source):
+        yield at, part
+        at += len(part)
+
+
+PLACEHOLDER = re.compile(r"\{[^{}\s]*\}")
+
+
+def rust_strings(source):
+    """Yields offset and text of each string, without placeholders. A string of one word is a name, not a text."""
+    at = 0
+    source = source.partition("\n#[cfg(test)]\nmod ")[0]
+    while match := RUST.search(source, at):
+        at = match.end()
+        if match["block"]:
+            at = end_of_block(source, match.start())
+        elif text := match["string"] or match["raw"]:
+            if " " in text:
+                text = PLACEHOLDER.sub(blank, IN_BACKQUOTES.sub(blank, text))
+                yield match.start(), text.replace("\\n", "  ").replace("\\\n", " \n")
+
+
+# Go, Java, JavaScript, TypeScript.
+C_STRINGS = re.compile(
+    r"""(?P<other>//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])')|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`)""",
+    re.DOTALL,
+)
+
+
+def c_strings(source):
+    for match in C_STRINGS.finditer(source):
+        if match["string"] and " " in match[0]:
+            yield match.start(), match[0].replace("\\n", "  ")
+
+
+def python_strings(source):
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.STRING or tokenize.tok_name[token.type] == "FSTRING_MIDDLE":
+            yield starts[token.start[0] - 1] + token.start[1], token.string.replace("\\n", "  ")
+
+
+def shell_strings(source):
+    """Yields what is in quotes, outside of comments."""
+    for match in re.finditer(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|"(?:\\.|[^"\\])*"|'[^']*'""", source):
+        if not match["comment"]:
+            yield match.start(), match[0]
+
+
+def toml_texts(source):
+    for match in re.finditer(r"(?:^[ \t]*\#[^\n]*\n?)+|[ \t]\#[ ][^\n]*", source, re.MULTILINE):
+        text = IN_BACKQUOTES.sub(blank, match[0])
+        yield match.start(), re.sub(r"^[ \t]*\#", spaces, text, flags=re.MULTILINE)
+
+
+def whole_text(source):
+    source = re.sub(r"\{\{.*?\}\}", blank, source, flags=re.DOTALL)
+    source = IN_BACKQUOTES.sub(blank, source)
+    # Values of labels, and other words that are names.
+    source = re.sub(r"""\\?"[a-z_|]+\\?\"""", blank, source)
+    yield 0, re.sub(r"^[ \t]*\#+", spaces, source, flags=re.MULTILINE)
+
+
+TEXTS = {
+    ".md": markdown_texts,
+    ".rs": rust_strings,
+    ".py": python_strings,
+    ".sh": shell_strings,
+    ".toml": toml_texts,
+    ".yaml": whole_text,
+    ".yml": whole_text,
+    ".tpl": whole_text,
+    ".txt": whole_text,
+    ".json": whole_text,
+} | dict.fromkeys([".go", ".java", ".js", ".mjs", ".ts"], c_strings)
+
+
+def check_texts(source, kind, table):
+    """Yields line, word and replacement."""
+    found = set()
+    for at, text in TEXTS[kind](source):
+        for offset, word, instead in in_phrases(text, table):
+            found.add((source.count("\n", 0, at + offset) + 1, word, instead))
+    return sorted(found)
+
+
 def check(source, kind, table):
     """Yields line, word and replacement. A name is reported once."""
 
@@ -133,17 +272,10 @@ def check(source, kind, table):
 
     def flush():
         # Code in backquotes goes; then a phrase may span lines, and each character keeps its offset.
-        text = re.sub(r"`[^`\n]*`", lambda code: "`" * len(code[0]), paragraph)
-        text = re.sub(r"\n[ \t]*(?://[/!]?|\#|\*(?!/))", lambda mark: " " * len(mark[0]), text)
-        squeezed, offsets = [], []
-        for index, char in enumerate(text):
-            char = " " if char.isspace() else char
-            if char == " " and squeezed and squeezed[-1] == " ":
-                continue
-            squeezed.append(char)
-            offsets.append(index)
-        for offset, word, instead in table.in_text("".join(squeezed)):
-            found.append((line_of(end - len(paragraph) + offsets[offset]), word, instead))
+        text = IN_BACKQUOTES.sub(blank, paragraph)
+        text = re.sub(r"\n[ \t]*(?://[/!]?|\#|\*(?!/))", spaces, text)
+        for offset, word, instead in in_phrases(text, table):
+            found.append((line_of(end - len(paragraph) + offset), word, instead))
 
     for token, offset, text in TOKENS[kind](source):
         if token == "comment":
@@ -181,27 +313,65 @@ def self_test(table):
         (".py", python, [(1, "Told"), (2, "beside"), (2, "nobody")]),
         (".sh", shell, [(1, "mended"), (2, "need not"), (4, "buried")]),
     ]
+    expect(samples, check, table)
+
+
+def self_test_of_texts(table):
+    markdown = """Told `whoever` [beside](anew.md) <!-- mended -->, `need` not <a id="who"></a>
+```
+told
+```
+A thing that need
+not [be told][anew]. https://told.example/anew
+
+[anew]: told.html
+The operator need
+
+not do anything. | in vain |
+"""
+    rust = 'let nobody = "nobody \\n{who}"; // told\nerr!("need \\\n  not `told`"); r#"in\n vain"#'
+    samples = [
+        (".md", markdown, [(1, "Told"), (1, "beside"), (5, "need not"), (6, "anew"), (6, "told"), (11, "in vain")]),
+        (".rs", rust, [(1, "nobody"), (2, "need not"), (3, "in vain")]),
+        (".toml", 'told = "told" # told\n# need\n# not\n', [(1, "told"), (2, "need not")]),
+        (".yaml", 'key: told # {{ told }} x="told"\n# need\n# not\n', [(1, "told"), (2, "need not")]),
+        (".sh", "# told\ntold=1\nsay 'told' \"need not\"\n", [(3, "need not"), (3, "told")]),
+        (".go", "told := 'a' // told\nsay(\"told \", `is anew`, `told`)", [(2, "anew"), (2, "told")]),
+        (".py", "told = 'told' # told\n", [(1, "told")]),
+    ]
+    expect(samples, check_texts, table)
+
+
+def expect(samples, checker, table):
     for kind, source, expected in samples:
-        found = [(line, word) for line, word, _ in check(source, kind, table)]
+        found = [(line, word) for line, word, _ in checker(source, kind, table)]
         if found != expected:
             sys.exit(f"words.py: the self-test of {kind} failed:\n  expected {expected}\n  found    {found}")
 
 
+def files_below(path, kinds):
+    if path.is_file():
+        return [path]
+    below = (file for file in path.rglob("*") if file.suffix in kinds and file.is_file())
+    ours = (file for file in below if not FOREIGN.intersection(file.relative_to(path).parts))
+    return sorted(file for file in ours if kinds is TOKENS or not TEST.search(str(file.relative_to(path))))
+
+
 def main(arguments):
-    table = Table((REPOSITORY / "scripts/words.txt").read_text())
+    rows = TABLE.read_text()
     if arguments == ["--self-test"]:
-        return self_test(table)
+        self_test(Table(rows))
+        return self_test_of_texts(Table(rows, texts=True))
+    texts = arguments[:1] == ["--texts"]
+    kinds, checker, table = (TEXTS, check_texts, Table(rows, True)) if texts else (TOKENS, check, Table(rows))
     count = 0
-    for folder in arguments:
-        path = REPOSITORY / folder
-        files = sorted(file for file in path.rglob("*") if file.suffix in TOKENS and file.is_file())
-        if not files and path.suffix in TOKENS:
-            files = [path]
+    for path in arguments[texts:]:
+        files = files_below(Path(path), kinds)
         if not files:
-            sys.exit(f"words.py: {folder} has no file to check")
+            sys.exit(f"words.py: {path} has no file to check")
         for file in files:
-            for line, word, instead in check(file.read_text(), file.suffix, table):
-                print(f"{file.relative_to(REPOSITORY)}:{line}: {word} -> {instead}")
+            for line, word, instead in checker(file.read_text(), file.suffix, table):
+                print(f"{file}:{line}: {word} -> {instead}")
                 count += 1
     if count:
         sys.exit(f"words.py: {count} words to replace")

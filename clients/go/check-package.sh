@@ -70,7 +70,7 @@ func run(ctx context.Context) error {
 	stored := bson.M{"_id": record.ID(), "key": "order-7", "status": "pending", "seq": bson.M{"$gt": bson.Timestamp{}}}
 	n, err := db.Collection("outbox_records").CountDocuments(ctx, stored)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("%d records, want 1", n)
+		err = fmt.Errorf("%d records, expected 1", n)
 	}
 	return err
 }

@@ -50,7 +50,7 @@ def until(what, condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited in vain for {what}")
+            raise TimeoutError(f"waited without success for {what}")
         time.sleep(0.1)
     return found
 
@@ -62,7 +62,7 @@ def free_port():
 
 
 def bundle(name, arguments, environment=(), secrets=None):
-    """A folder as crun wants it: the image's own configuration, and the strictest of what Kubernetes may ask."""
+    """A folder as crun requires it: the image's own configuration, and the strictest of what Kubernetes may ask."""
     folder = WORK / name
     folder.mkdir(parents=True)
     user, group = map(int, CONFIG["User"].split(":"))
@@ -100,7 +100,7 @@ def the_image_says_how_it_is_run():
     prove(CONFIG.get("StopSignal", "SIGTERM") == "SIGTERM", "it is stopped by SIGTERM")
     authorities = dict(pair.split("=", 1) for pair in CONFIG["Env"])["SSL_CERT_FILE"]
     found = (ROOT / authorities.lstrip("/")).read_text().count("BEGIN CERTIFICATE")
-    prove(found > 50, f"OpenSSL is told of {found} authorities, in {authorities}")
+    prove(found > 50, f"OpenSSL finds {found} authorities in {authorities}")
 
 
 def it_is_small():
@@ -113,7 +113,7 @@ def it_is_small():
 def its_label_names_its_version():
     ended = subprocess.run(bundle(f"{NAME}-version", ["--version"]), stdout=subprocess.PIPE, text=True, timeout=60)
     label = CONFIG["Labels"]["org.opencontainers.image.version"]
-    prove(ended.returncode == 0 and ended.stdout == f"postrider {label}\n", f"its label tells its version: {label}")
+    prove(ended.returncode == 0 and ended.stdout == f"postrider {label}\n", f"its label has its version: {label}")
 
 
 def environment_of(port, secrets):

@@ -18,7 +18,7 @@ stand_ins() { # stand_ins DOCKERFILE
   builder=$(sed -n 's/^ARG BUILDER=//p' "$1")
   runtime=$(sed -n 's/^ARG RUNTIME=//p' "$1")
   [[ $builder == docker.io/library/rust:*-slim-bookworm && $runtime == gcr.io/distroless/cc-debian12:nonroot ]] ||
-    die image "there are no stand-ins for $builder and $runtime; mend scripts/image/stand-ins.sh"
+    die image "there are no stand-ins for $builder and $runtime; change scripts/image/stand-ins.sh"
   stand_in builder "$builder"
   stand_in runtime "$runtime"
 }

@@ -144,7 +144,7 @@ await_ready() { # await_ready NAME SECONDS PROBE…
     {
       printf '%-11s error: %s\n' "$name" "it $why; the end of its log:"
       show_tail "$logs/$name.log"
-      [[ ! -d $data/$name ]] || echo "  if its data is at fault, begin anew: scripts/services.sh clean $name"
+      [[ ! -d $data/$name ]] || echo "  if its data is damaged, remove it: scripts/services.sh clean $name"
     } >&2
     return 1
   done

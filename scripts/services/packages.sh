@@ -14,7 +14,7 @@ install_packages() { # install_packages PACKAGE…
   local start
   start=$(now_ms)
   say packages "installing $* (apt-get)…"
-  apt_get update || warn packages "apt-get update failed, trying with the lists at hand"
+  apt_get update || warn packages "apt-get update failed, trying with the existing lists"
   without_autostart apt_get install --no-install-recommends "$@" || die packages "apt-get failed"
   say packages "installed in $(since "$start")"
 }

@@ -1,10 +1,10 @@
-//! The table of verdicts in `docs/proof.md`, made from `tests/chaos/verdicts`.
+//! The table of verdicts in `docs/proof-results.md`, made from `tests/chaos/verdicts`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The lines of `docs/proof.md` between which the table is.
+/// The lines of `docs/proof-results.md` between which the table is.
 const BEGIN: &str = "<!-- From tests/chaos/verdicts; POSTRIDER_BLESS=1 writes it again: \
                      cargo test --features failpoints --test chaos verdicts -->\n\n";
 const END: &str = "\n<!-- End of what is from tests/chaos/verdicts. -->\n";
@@ -85,7 +85,7 @@ fn verdicts_are_counted_by_day_kind_and_duration() {
 fn documentation_has_the_table_of_verdicts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let table = table(&std::fs::read_to_string(root.join("tests/chaos/verdicts")).unwrap());
-    let page = root.join("docs/proof.md");
+    let page = root.join("docs/proof-results.md");
     let text = std::fs::read_to_string(&page).unwrap();
     let (before, rest) = text.split_once(BEGIN).expect("the line before the table");
     let (found, after) = rest.split_once(END).expect("the line behind the table");
@@ -95,7 +95,7 @@ fn documentation_has_the_table_of_verdicts() {
     let bless = std::env::var_os("POSTRIDER_BLESS").is_some_and(|bless| bless == "1");
     assert!(
         bless,
-        "docs/proof.md has another table than tests/chaos/verdicts gives; POSTRIDER_BLESS=1 \
+        "docs/proof-results.md has another table than tests/chaos/verdicts gives; POSTRIDER_BLESS=1 \
          writes it again:\n{table}"
     );
     std::fs::write(&page, [before, BEGIN, &table, END, after].concat()).unwrap();

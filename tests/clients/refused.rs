@@ -36,12 +36,12 @@ const EXCLUDED: [&str; 32] = [
     "visibleAt is a string",
     "visibleAt is a number",
     "visibleAt is a timestamp",
-    "status is no field of a client's record",
-    "seq is no field of a client's record",
-    "partition is no field of a client's record",
-    "_id is no field of a client's record",
-    "attempt is no field of a client's record",
-    "content_type is no field of a client's record",
+    "status is not a field of a client's record",
+    "seq is not a field of a client's record",
+    "partition is not a field of a client's record",
+    "_id is not a field of a client's record",
+    "attempt is not a field of a client's record",
+    "content_type is not a field of a client's record",
 ];
 
 #[fixture::test]

@@ -40,7 +40,13 @@ pub fn root() -> &'static Path {
 /// Every page of the documentation.
 pub fn pages() -> Vec<DocPage> {
     let mut paths = Vec::new();
-    markdown_in(root(), false, &mut paths);
+    for folder in [".", "tests", "clients"] {
+        markdown_in(&root().join(folder), false, &mut paths);
+    }
+    // Not below: dependencies that the package managers of the languages have installed.
+    for library in ["conformance", "go", "java", "node", "python"] {
+        markdown_in(&root().join("clients").join(library), false, &mut paths);
+    }
     for folder in ["docs", "helm"] {
         markdown_in(&root().join(folder), true, &mut paths);
     }

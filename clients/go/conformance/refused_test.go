@@ -33,9 +33,9 @@ var excluded = map[string]string{
 	"headers is a string": eachOne, "headers is an array": eachOne, "headers is a number": eachOne,
 	"createdAt is a string": time1, "createdAt is a number": time1, "createdAt is a timestamp": time1,
 	"visibleAt is a string": time1, "visibleAt is a number": time1, "visibleAt is a timestamp": time1,
-	"status is no field of a client's record": noOption, "seq is no field of a client's record": noOption,
-	"partition is no field of a client's record": noOption, "_id is no field of a client's record": noOption,
-	"attempt is no field of a client's record": noOption, "content_type is no field of a client's record": noOption,
+	"status is not a field of a client's record": noOption, "seq is not a field of a client's record": noOption,
+	"partition is not a field of a client's record": noOption, "_id is not a field of a client's record": noOption,
+	"attempt is not a field of a client's record": noOption, "content_type is not a field of a client's record": noOption,
 }
 
 func TestRefused(t *testing.T) {

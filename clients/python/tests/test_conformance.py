@@ -33,7 +33,7 @@ COLLECTION = CASES["collection"]
 #: Cases of `refused` that the signature of Record excludes: a TypeError names the field.
 #: The first two are required parameters; content_type is the parameter's name for contentType.
 UNKNOWN = ("status", "seq", "partition", "_id", "attempt", "content_type")
-EXCLUDED = {"no type", "no payload", *(f"{n} is no field of a client's record" for n in UNKNOWN)}
+EXCLUDED = {"no type", "no payload", *(f"{n} is not a field of a client's record" for n in UNKNOWN)}
 
 RAW = CodecOptions[Any](
     document_class=RawBSONDocument, uuid_representation=UuidRepresentation.STANDARD, tz_aware=True

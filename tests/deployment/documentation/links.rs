@@ -1,5 +1,6 @@
-//! Links within the repository have an existing target.
+//! Links within the repository have an existing target, and each page is listed.
 
+use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
@@ -23,6 +24,23 @@ fn links_and_their_anchors_resolve() {
         }
     }
     assert!(within > 20, "only {within} links were found");
+    expect_none(&problems);
+}
+
+/// The index is what readers on GitHub begin with, the table of contents what the book is made of.
+#[test]
+fn index_and_table_of_contents_list_every_page() {
+    let mut problems = Vec::new();
+    for list in ["docs/README.md", "docs/SUMMARY.md"] {
+        let links = DocPage::read(Path::new(list)).links();
+        let listed: HashSet<&str> = links.iter().map(|link| link.text.as_str()).collect();
+        for page in pages().iter().filter(|page| page.path.parent() == Some(Path::new("docs"))) {
+            let name = page.path.file_name().unwrap().to_str().unwrap();
+            if !["README.md", "SUMMARY.md"].contains(&name) && !listed.contains(name) {
+                problems.push(format!("{list}: {name} is missing"));
+            }
+        }
+    }
     expect_none(&problems);
 }
 

@@ -5,7 +5,7 @@
 //! taken over before they end, `names` is which process holds a name, and `poison` is how records
 //! that crash the process are isolated. `feed` is how events get positions, and how a reader misses
 //! none. `book`, `circuit`, `placement` and `window` are small models of what `protocol` leaves
-//! out. `docs/proof.md` says what is modelled, what is left out and why that is sound, and what
+//! out. `docs/proof-results.md` says what is modelled, what is left out and why that is sound, and what
 //! each removed guard leads to.
 //!
 //! Models find errors of a protocol, not of its code: the same guards are taken out of the product

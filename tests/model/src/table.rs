@@ -1,4 +1,4 @@
-//! The tables of `docs/proof.md`, compared with the results of the checks.
+//! The tables of `docs/proof-results.md`, compared with the results of the checks.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -13,13 +13,13 @@ static PAGE: Mutex<()> = Mutex::new(());
 ///
 /// If there is no such row, or if it differs.
 pub fn row(name: &str, cells: &[String]) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/proof.md");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/proof-results.md");
     let _page = PAGE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let text = std::fs::read_to_string(&path).unwrap();
     let begin = format!("| {name} |");
     let wanted = format!("{begin} {} |", cells.join(" | "));
     let Some(found) = text.lines().find(|line| line.starts_with(&begin)) else {
-        panic!("docs/proof.md has no row {begin:?}; add one: {wanted}");
+        panic!("docs/proof-results.md has no row {begin:?}; add one: {wanted}");
     };
     if found == wanted {
         return;
@@ -27,7 +27,7 @@ pub fn row(name: &str, cells: &[String]) {
     let bless = std::env::var_os("POSTRIDER_BLESS").is_some_and(|bless| bless == "1");
     assert!(
         bless,
-        "docs/proof.md says {found:?}, the check says {wanted:?}; \
+        "docs/proof-results.md says {found:?}, the check says {wanted:?}; \
          POSTRIDER_BLESS=1 writes it again"
     );
     let lines = text.lines().map(|line| if line == found { &wanted } else { line });

@@ -7,8 +7,8 @@ use super::finish::settles;
 use super::state::{Bounds, Document, Fleet, MAX_INSTANCES, MAX_PARTITIONS, Process, Without};
 use crate::walk::walk;
 
-const ONE: &str = "nobody takes what another takes";
-const SHARED: &str = "those who are left can share everything evenly";
+const ONE: &str = "no two instances take one partition";
+const SHARED: &str = "the instances that are left can share everything evenly";
 
 /// Instances and their partitions.
 #[derive(Clone)]

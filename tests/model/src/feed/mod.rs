@@ -10,7 +10,7 @@
 //! before. One version may be committed after the next one, or never.
 //!
 //! A check of the head, a write and a commit are one step: MongoDB lets a transaction commit only
-//! where what it read and wrote was not changed since. `docs/proof.md` says what is left out.
+//! where what it read and wrote was not changed since. `docs/proof-results.md` says what is left out.
 
 mod finish;
 mod guards;

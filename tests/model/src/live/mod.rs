@@ -675,7 +675,7 @@ fn the_stream_is_open_before_the_snapshot() {
 #[test]
 fn only_the_leased_front_is_published() {
     let bounds = Bounds { expires: true, ..two_relays(1, &[Fault::Refusal]) };
-    breaks("only the held front is published", bounds, Without::Front, ORDER);
+    breaks("only the leased front is published", bounds, Without::Front, ORDER);
 }
 
 #[test]

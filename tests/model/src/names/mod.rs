@@ -381,17 +381,17 @@ fn two_act_when_an_answer_leaves_the_question() {
 
 #[test]
 fn two_act_when_a_look_outlasts_the_wait() {
-    breaks("a look permits to act no longer than the wait", false, 2, Without::LongWait, ONE);
+    breaks("a read permits acting no longer than the wait", false, 2, Without::LongWait, ONE);
 }
 
 #[test]
 fn two_act_when_a_woken_process_does_not_look() {
-    breaks("a process that stood still looks again", false, 2, Without::LookAgain, ONE);
+    breaks("a process that was suspended reads again", false, 2, Without::LookAgain, ONE);
 }
 
 #[test]
 fn replaced_process_has_a_document_when_heartbeats_create() {
-    let name = "a heartbeat creates a document only after a look";
+    let name = "a heartbeat creates a document only after a read";
     breaks(name, false, 2, Without::NoNewDocument, REMNANT);
 }
 

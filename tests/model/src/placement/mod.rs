@@ -368,7 +368,7 @@ fn records_of_all_kinds_keep_their_order() {
 #[test]
 fn a_scan_reads_both_ranges() {
     use Written::{Absent, Valid};
-    let name = "`placement`: a look reads both ranges";
+    let name = "`placement`: a scan reads both ranges";
     breaks(name, [Absent, Valid, Valid], Without::BothRanges, ORDER);
 }
 
@@ -389,7 +389,7 @@ fn both_ranges_are_cut_together() {
 #[test]
 fn records_with_an_invalid_partition_hold_back_their_followers() {
     use Written::{Absent, Invalid};
-    let name = "`placement`: records with an invalid partition are read in the same look";
+    let name = "`placement`: records with an invalid partition are read in the same scan";
     breaks(name, [Invalid, Absent, Absent], Without::InvalidRead, ORDER);
 }
 

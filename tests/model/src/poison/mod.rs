@@ -336,7 +336,7 @@ impl Model for Relay {
 
 const INNOCENT: &str = "no innocent record dies";
 const POISON: &str = "a poison record dies after max(max_attempts, 3) attempts";
-const EARLY: &str = "after one crash no innocent record goes alone";
+const EARLY: &str = "after one crash no innocent record is isolated";
 const FINISH: &str = "work can finish";
 
 fn several_keys(max_attempts: u8) -> Bounds {
@@ -392,13 +392,13 @@ fn innocent_dies_when_neighbours_count_as_alone() {
 
 #[test]
 fn innocent_goes_alone_when_one_crash_isolates() {
-    let name = "`poison`: a record goes alone after its second crash";
+    let name = "`poison`: a record is isolated after its second crash";
     breaks(name, several_keys(1), Without::SecondCrash, EARLY);
 }
 
 #[test]
 fn poison_lives_on_when_a_release_undoes_crashes() {
-    let name = "`poison`: a release leaves `leaseCrashes`";
+    let name = "`poison`: a release keeps `leaseCrashes`";
     breaks(name, several_keys(1), Without::CrashesStay, POISON);
 }
 
@@ -410,19 +410,19 @@ fn poison_lives_on_when_crashes_are_not_counted() {
 
 #[test]
 fn innocent_goes_alone_when_a_crash_is_a_failure() {
-    let name = "`poison`: a crash is no failure after which only the head is leased";
+    let name = "`poison`: after a crash more than the head is leased";
     breaks(name, one_key(1, 1), Without::CrashIsNotAFailure, EARLY);
 }
 
 #[test]
 fn innocent_dies_when_quarantine_has_no_turns() {
-    let name = "`poison`: records that go alone take turns";
+    let name = "`poison`: isolated records take turns";
     breaks(name, several_keys(1), Without::Turns, INNOCENT);
 }
 
 #[test]
 fn innocent_dies_when_two_poison_records_share_a_lease() {
-    let name = "`poison`: while a record goes alone, nothing else is leased (two poison records)";
+    let name = "`poison`: while a record is isolated, nothing else is leased (two poison records)";
     let bounds = Bounds { records: 3, poison: 3, ..several_keys(1) };
     check(bounds).assert_breaks(name, INNOCENT);
 }

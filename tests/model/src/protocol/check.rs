@@ -119,13 +119,13 @@ impl Model for Key {
 pub const ORDER: &str = "first deliveries follow the order";
 pub const PHANTOM: &str = "only what a majority had is delivered";
 pub const LOSS: &str = "done is only what arrived";
-pub const BLOCK: &str = "nobody passes a dead one that blocks";
-pub const FENCE: &str = "nobody settles what he does not hold";
-pub const LEASE: &str = "nobody breaks a live lease";
+pub const BLOCK: &str = "no record passes a dead one that blocks";
+pub const FENCE: &str = "only the holder of a lease settles";
+pub const LEASE: &str = "no live lease is broken";
 pub const FINAL: &str = "what is settled stays settled";
-pub const LATE: &str = "no publish starts behind another's lease";
-pub const FORSAKEN: &str = "no live lease is nobody's";
-pub const FINISH: &str = "whoever is left can finish the work";
+pub const LATE: &str = "no publish starts after another instance's lease";
+pub const FORSAKEN: &str = "each live lease is known to a relay";
+pub const FINISH: &str = "the relays that are left can finish the work";
 
 fn has_lost(state: &State, relay: &Relay, set: u8) -> bool {
     members(set).any(|number| !state.primary[number].holds(relay.lane.tokens[number]))

@@ -29,7 +29,7 @@ fn rollback() -> Bounds {
 
 #[test]
 fn guard_1_all_reads_see_one_moment() {
-    breaks("guard 1: one moment for all reads of a look", Without::OneMoment, ORDER, one_attempt());
+    breaks("guard 1: one moment for all reads of a scan", Without::OneMoment, ORDER, one_attempt());
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn guard_2_a_record_that_may_not_go_ends_the_run() {
 
 #[test]
 fn guard_3_only_the_leased_front_is_published() {
-    breaks("guard 3: only the held front is published", Without::HeldFront, ORDER, one_attempt());
+    breaks("guard 3: only the leased front is published", Without::HeldFront, ORDER, one_attempt());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn guard_4_a_death_is_read_back_from_a_majority() {
 #[test]
 fn blocked_keys_are_read() {
     breaks(
-        "blocked keys are read in the same look",
+        "blocked keys are read in the same scan",
         Without::BlocksRead,
         BLOCK,
         Bounds { block: true, ..one_attempt() },

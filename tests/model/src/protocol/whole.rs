@@ -35,7 +35,7 @@ fn two_relays_and_two_records() {
 #[test]
 fn records_are_retried_and_poison_records_go_alone() {
     holds_and_finishes(
-        "two attempts: backoff, suspects alone; finishing",
+        "two attempts: backoff, quarantine; finishing",
         "test",
         Bounds { max_attempts: 2, unknown: true, ..quiet() },
     );

@@ -177,7 +177,7 @@ impl Model for Lane {
 }
 
 const ORDER: &str = "nothing passes a record that was not sent";
-const BLOCK: &str = "nobody passes a dead one that blocks";
+const BLOCK: &str = "no record passes a dead one that blocks";
 const NUMBER: &str = "no more than the window is unconfirmed";
 const FINISH: &str = "work can finish";
 

@@ -26,7 +26,7 @@ func AwaitEffects(t testing.TB, collection *mongo.Collection, messages []Message
 		return CountEffects(t, collection) >= len(messages)
 	})
 	if got := effects(t, collection); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("effects = %v\nwant %v", got, want)
+		t.Errorf("effects = %v\nexpected %v", got, want)
 	}
 }
 

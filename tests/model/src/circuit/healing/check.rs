@@ -166,7 +166,7 @@ fn a_silence_that_ends_frees_waiting_keys() {
 
 #[test]
 fn a_key_that_begins_to_wait_checks_again() {
-    let name = "`circuit`: a key that begins to wait looks again";
+    let name = "`circuit`: a key that begins to wait is read again";
     breaks(name, Letters::SameSink, Without::LookAgain, STRANDED);
 }
 
@@ -232,7 +232,7 @@ fn a_missing_confirm_of_a_dead_letter_counts_behind_a_later_one() {
 
 #[test]
 fn a_sink_that_is_down_is_not_a_fault_of_a_dead_letter() {
-    let name = "`circuit`: a sink that is down is no fault of a dead letter";
+    let name = "`circuit`: a sink that is down is not a fault of a dead letter";
     breaks(name, Letters::OtherSink, Without::DownUncounted, COPY);
 }
 
