@@ -47,7 +47,10 @@ const PROBLEMS: [(&str, &str); 6] = [
     ("421", "`foreign_host`: `Host` is not loopback, and no token is configured"),
     ("422", "`invalid`: `errors` names each field"),
     ("500", "`internal`: an error of the server; the log has more"),
-    ("503", "`unavailable` or `overloaded`: repeat the request after `Retry-After`, with the same id"),
+    (
+        "503",
+        "`unavailable` or `overloaded`: repeat the request after `Retry-After`, with the same id",
+    ),
 ];
 
 /// Problems of every call with a body.
