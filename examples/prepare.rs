@@ -51,7 +51,7 @@ pub async fn run(client: Client, database: &str) -> Result<()> {
     let failed = names.using_prepared("lovelace", &bob, reserved, work).await;
     ensure!(failed.is_err());
     ensure!(names.get("lovelace").await?.is_none());
-    println!("lovelace was released: the mail server is down");
+    println!("lovelace was given back: the mail server is down");
 
     ensure!(names.rollback_value("countess", &ada).await?);
     Ok(())
