@@ -508,7 +508,7 @@ fn variable(key: &Key) -> String {
             super::keys::is_list(&list.pattern) && key.pattern.starts_with(&list.pattern)
         });
         return format!(
-            "in the environment only as a whole: `{}`",
+            "in the environment only the whole list: `{}`",
             variable_name(&list.unwrap().name())
         );
     }
