@@ -52,7 +52,12 @@ pub(super) struct EventsQuery {
     params(AggregatePath, EventsQuery),
     responses(
         (status = 200, description = "the appends, sent as they are read", content(
-            (Listed<EventStream> = "application/json"),
+            (Listed<EventStream> = "application/json", example = json!({ "items": [{
+                "id": "0f8fad5b-d9cb-469f-a165-70867728950e", "contextName": "default", "aggregateName": "order",
+                "aggregateId": "o-1", "version": 1, "requestId": "place-o-1", "createTime": 1795300063572_i64,
+                "header": {}, "size": 1, "body": [{ "id": "7c9e6679-7425-40de-944b-e07fc1f90ae7", "name": "OrderPlaced",
+                    "body": { "total": 120 } }],
+            }], "next": null })),
             (String = "application/x-ndjson"),
         )),
         (status = 404, description = "`not_found`: this instance does not serve events"),

@@ -80,7 +80,13 @@ struct FeedAnswer {
         description = "For server-sent events: `<feed>:<position>`, in place of `feed` and `after`")),
     responses(
         (status = 200, description = "a page, or a stream", content(
-            (FeedAnswer = "application/json"),
+            (FeedAnswer = "application/json", example = json!({
+                "feed": "7d2a1c3e-5b0e-4f0b-9a51-0d5c5c0e7a11", "next": 1, "head": 1, "items": [{
+                    "position": 1, "id": "7c9e6679-7425-40de-944b-e07fc1f90ae7", "aggregateName": "order",
+                    "aggregateId": "o-1", "version": 1, "index": 0, "eventCount": 1, "name": "OrderPlaced",
+                    "body": { "total": 120 }, "header": {}, "requestId": "place-o-1", "createTime": 1795300063572_i64,
+                }],
+            })),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),

@@ -209,7 +209,9 @@ async fn query_events(
     })),
     responses(
         (status = 200, description = "the documents, sent as they are read", content(
-            (QueryAnswer = "application/json"),
+            (QueryAnswer = "application/json", example = json!({
+                "items": [{ "aggregateId": "o-1", "version": 3, "state": { "total": 120 } }], "next": null,
+            })),
             (String = "application/x-ndjson"),
         )),
         (status = 404, description = "`not_found`: this instance does not serve snapshots"),
