@@ -1,7 +1,7 @@
 //! A consumer of a Kafka topic. Each message has its effect once, however often it arrives:
 //! `MONGODB_URI=…/shop KAFKA_BROKERS=… TOPIC=… GROUP=… cargo run --example consumer_kafka`.
 //!
-//! The effect and a row of the inbox are in one MongoDB transaction, and the offset is committed after it. It ends with
+//! The effect and a document of the inbox are in one MongoDB transaction, and the offset is committed after it. It ends with
 //! an error when a server is not available, and at SIGTERM; what was not committed comes again.
 
 // docs:begin consumer-kafka
@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The name of this consumer: an inbox can be shared by several.
 const CONSUMER: &str = "received";
 
-/// How often a message may fail before it goes to the topic of the dead.
+/// How often a message may fail before it goes to the dead-letter topic.
 const MAX_ATTEMPTS: i64 = 5;
 
 /// The time from a failure to the next attempt.
@@ -70,7 +70,7 @@ pub async fn run() -> Result<()> {
     }
 }
 
-/// Applies a message, or sends it to the topic of the dead after too many failures.
+/// Applies a message, or sends it to the dead-letter topic after too many failures.
 async fn handle(db: &Database, dead: &FutureProducer, message: &BorrowedMessage<'_>) -> Result<()> {
     let id = text_header(message, "message-id").context("a message without an id")?;
     loop {
@@ -94,7 +94,7 @@ async fn handle(db: &Database, dead: &FutureProducer, message: &BorrowedMessage<
     }
 }
 
-/// Writes the effect and the row of the inbox in one transaction.
+/// Writes the effect and the document of the inbox in one transaction.
 async fn apply_once(db: &Database, id: &str, message: &BorrowedMessage<'_>) -> Result<()> {
     let key = message.key().context("a message without a key")?;
     let key = std::str::from_utf8(key).context("the key is not UTF-8")?;

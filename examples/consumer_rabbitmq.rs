@@ -1,7 +1,7 @@
 //! A consumer of a RabbitMQ queue. Each message has its effect once, however often it arrives:
 //! `MONGODB_URI=…/shop AMQP_URI=… QUEUE=… cargo run --example consumer_rabbitmq`.
 //!
-//! The effect and a row of the inbox are in one MongoDB transaction, and the acknowledgement follows the commit. The
+//! The effect and a document of the inbox are in one MongoDB transaction, and the acknowledgement follows the commit. The
 //! queue must exist. It ends with an error when a server is not available; what was not acknowledged comes again.
 
 // docs:begin consumer-rabbitmq
@@ -101,7 +101,7 @@ async fn handle(db: &Database, message: &Delivery) -> Result<()> {
     Ok(())
 }
 
-/// Writes the effect and the row of the inbox in one transaction.
+/// Writes the effect and the document of the inbox in one transaction.
 async fn apply_once(db: &Database, id: &str, message: &Delivery) -> Result<()> {
     let key = text_header(message, "message-key").context("a message without a key")?;
     let payload: serde_json::Value = serde_json::from_slice(&message.data).context("not JSON")?;

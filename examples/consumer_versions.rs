@@ -101,7 +101,7 @@ async fn apply(db: &Database, message: &Delivery) -> Result<Turn> {
     let state = states.find_one(doc! { "_id": &id }).await?;
     let turn = turn(state.as_ref(), Place { version, index })?;
     if let Turn::Next = turn {
-        // Null matches the absence of a field, so that the first event makes the state.
+        // Null matches the absence of a field, so that the first event creates the state.
         let last = |field| state.as_ref().and_then(|state| state.get(field).cloned());
         let before = doc! { "_id": &id, "version": last("version"), "index": last("index") };
         // The effect and the place are in one document, so they need no transaction.

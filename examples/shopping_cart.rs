@@ -53,7 +53,7 @@ async fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an event makes of a cart; `None` where it changes nothing.
+/// What an event changes in a cart; `None` if it changes nothing.
 ///
 /// A cart has its items by product: the quantity of each. Adding an item that is there raises its
 /// quantity; removing the last one removes the item.

@@ -1,8 +1,7 @@
 // Package outbox writes records into Postrider's outbox in MongoDB.
 //
-// A record is a message that waits to be sent. It is inserted in the transaction of the change that it reports, so
-// that either both are there or neither is. Postrider delivers it after the commit: at least once, and in the order
-// of its key.
+// A record is a message to be sent. It is inserted in the transaction of your own change: both are committed, or
+// neither is. Postrider delivers it after the commit: at least once, and in the order of its key.
 //
 //	box := outbox.New(client.Database("shop"))
 //
@@ -17,11 +16,11 @@
 //		return box.Enqueue(ctx, created)
 //	})
 //
-// Make the record before the transaction: its id is made with it. When the driver calls the function again, because
-// another transaction was in its way, the same record is written with the same id.
+// Create the record before the transaction: NewRecord sets its id. If the driver calls the function again, for example
+// after a conflict with another transaction, the same record is written with the same id.
 //
-// Use the context that WithTransaction gives to the function, and not the outer one: a write with the outer context
-// is outside of the transaction, and the driver reports no error. [Outbox.Enqueue] refuses such a context with
+// Use the context that WithTransaction passes to the function, not the outer one: a write with the outer context is
+// outside of the transaction, and the driver reports no error. [Outbox.Enqueue] refuses such a context with
 // [ErrNoTransaction]; the driver's own methods do not.
 //
 // The import path ends in "go"; the name of the package is outbox:

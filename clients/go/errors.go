@@ -6,21 +6,21 @@ import (
 )
 
 var (
-	// ErrNoTransaction is in the error of Enqueue where the context has no session, or one without a running
-	// transaction. MongoDB was not asked.
+	// ErrNoTransaction is in the error of Enqueue if the context has no session, or one without a running transaction.
+	// Nothing was sent to MongoDB.
 	ErrNoTransaction = errors.New("no running transaction")
 
-	// ErrSeqNotFilled is the error of Probe where the field seq of an inserted record is not what MongoDB puts in the
-	// place of the zero timestamp.
+	// ErrSeqNotFilled is the error of Probe if MongoDB has not filled in the field seq of an inserted record.
 	ErrSeqNotFilled = errors.New("seq is not filled in")
 
-	// ErrTransactionsUnsupported is the error of Probe where MongoDB has no transactions.
+	// ErrTransactionsUnsupported is the error of Probe if MongoDB has no transactions.
 	ErrTransactionsUnsupported = errors.New("transactions are not supported")
 )
 
-// FieldError reports a field of a record with an invalid value, or the session of an Enqueue. MongoDB was not asked.
+// FieldError reports a field of a record with an invalid value, or the session of an Enqueue. Nothing was sent to
+// MongoDB.
 type FieldError struct {
-	// Field is the field's name, such as "key" or "headers.source"; "id" is stored as _id. It is "session" where
+	// Field is the field's name, such as "key" or "headers.source"; "id" is stored as _id. It is "session" if
 	// there is no transaction.
 	Field string
 	// Reason says what is wrong, and what is expected.

@@ -7,8 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// Outbox writes records into one database. Its methods may be called by several goroutines, each with a transaction
-// of its own.
+// Outbox inserts records into one database. Several goroutines may call its methods, each with its own transaction.
 type Outbox struct {
 	records *mongo.Collection
 	hook    HeaderHook
@@ -26,7 +25,7 @@ type settings struct {
 	hook   HeaderHook
 }
 
-// WithCollectionPrefix sets what is in front of the collection's name: outbox.collection_prefix of the relay.
+// WithCollectionPrefix sets the prefix of the collection's name: outbox.collection_prefix of the relay.
 func WithCollectionPrefix(prefix string) Setting {
 	return func(s *settings) { s.prefix = prefix }
 }
@@ -48,10 +47,10 @@ func New(db *mongo.Database, options ...Setting) *Outbox {
 // Enqueue inserts a record in the transaction of ctx, and returns the message id that consumers will see. The record
 // is delivered once the transaction has committed, and never if it aborts.
 //
-// ctx must be the context that WithTransaction gives to its function, or one made from it; or, with StartTransaction,
-// the one of mongo.NewSessionContext. Otherwise the error is [ErrNoTransaction]. Errors of the driver are returned as
-// they are, so that it can repeat the transaction: return them from the function. A dedupKey or id that exists is
-// error 11000, and a record that the collection's validator refuses is error 121.
+// ctx must be the context that WithTransaction passes to its function, or one derived from it; with StartTransaction
+// it is that of mongo.NewSessionContext. Otherwise the error is [ErrNoTransaction]. Errors of the driver are returned
+// unchanged, so that it can repeat the transaction: return them from the function. A dedupKey or id that exists is
+// error 11000. A record that the collection's validator refuses is error 121.
 func (o *Outbox) Enqueue(ctx context.Context, record *Record) (messageID string, err error) {
 	session := mongo.SessionFromContext(ctx)
 	if session == nil {

@@ -18,12 +18,12 @@ const (
 // maxProbes bounds the repetitions of a probe that meets other transactions, such as one that makes the collection.
 const maxProbes = 10
 
-// Probe checks what records depend on: it inserts one in a transaction, reads its seq in there, and aborts. Call it
-// once at the start of a program. Nothing stays behind.
+// Probe checks that the deployment can carry an outbox: it inserts a record in a transaction, reads its seq, and
+// aborts. It leaves nothing in the database. Call it once at the start of a program.
 //
 // The error is [ErrTransactionsUnsupported], [ErrSeqNotFilled], or one of the driver's (for example no connection, or
 // error 121, where another validator refuses records). Reading needs the action find on the collection of records,
-// besides the insert that producers need.
+// in addition to the insert that producers need.
 func (o *Outbox) Probe(ctx context.Context) error {
 	session, err := o.records.Database().Client().StartSession()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Record is a message to be sent. [NewRecord] makes it, with its id, and nothing changes it afterwards: it may be
-// enqueued again when its transaction is repeated.
+// Record is a message to be sent. [NewRecord] creates it with its id. It never changes, so it may be enqueued again
+// when its transaction is repeated.
 type Record struct {
 	id        bson.RawValue
 	messageID string
@@ -32,14 +32,14 @@ type header struct {
 // Option sets an optional field of a record.
 type Option func(*Record) error
 
-// NewRecord makes a record with a new UUID as its id, of this message type (such as "OrderCreated") and payload.
+// NewRecord creates a record with a new UUID as its id, of this message type (such as "OrderCreated") and payload.
 // The error is a [*FieldError].
 //
 // A payload that is a document or an array is sent as JSON, with its fields in their order: a struct, a bson.D, a
 // bson.Raw, a slice. A string is sent as text, a []byte as its bytes, and nil as an empty body (in Kafka a tombstone).
-// JSON that is encoded already is a []byte with WithContentType("application/json"). The payload is encoded here, by
+// For JSON that is already encoded, use a []byte with WithContentType("application/json"). The payload is encoded here, by
 // the driver's default rules (the struct tag is bson, not json): later changes of it do not reach the record. A client
-// with rules of its own can encode it first, and give it as a bson.Raw.
+// with other rules can encode it first, and pass it as a bson.Raw.
 //
 // Go maps, and so bson.M, have no order: their fields are sorted by name at any depth, except those of a map with the
 // struct tag inline, whose order is random. A [16]byte, and so uuid.UUID, becomes a UUID at any depth.
@@ -95,7 +95,7 @@ func WithKey(key string) Option {
 	return func(r *Record) error { return setText("key", key, &r.key) }
 }
 
-// WithContentType sets the content type, where the one that follows from the payload is not right.
+// WithContentType sets the content type, in place of the one that follows from the payload.
 func WithContentType(contentType string) Option {
 	return func(r *Record) error { return setText("contentType", contentType, &r.contentType) }
 }
@@ -119,7 +119,7 @@ func WithHeader(name string, value any) Option {
 	}
 }
 
-// WithDestination sets the exchange or topic, past all routes, where the relay's configuration permits it.
+// WithDestination sets the exchange or topic, in place of that of the route, if the relay's configuration permits it.
 func WithDestination(destination string) Option {
 	return func(r *Record) error { return setText("destination", destination, &r.destination) }
 }

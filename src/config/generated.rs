@@ -16,6 +16,12 @@ use crate::sink::registry::KindConfig;
 
 const TEMPLATE: &str = include_str!("reference.template.md");
 
+/// The introduction of the keys for several URIs of MongoDB.
+const NAMED_CONNECTIONS: &str = "A configuration can hold several URIs of MongoDB by name, for example one that many \
+    programs share. Most deployments need only `mongo.uri`. If `mongo.uri` is not set, `mongo.source` selects the URI: \
+    that of `mongo.sources`, or else that of `connection_strings`. `POSTRIDER__CONNECTION_STRINGS__X_FILE` names a file \
+    that holds `connection_strings.x`.";
+
 /// The width of a comment in the sample.
 const COMMENT_COLUMNS: usize = 118;
 
@@ -185,13 +191,16 @@ fn sample() -> String {
         .to_owned();
     for section in &keys().sections {
         let is_sink = section.pattern.first().is_some_and(|first| first == "sinks");
-        if is_sink {
+        if is_sink || is_named_connection(&section.pattern) {
             continue;
         }
         write_section(&mut page, section);
         if section.pattern == ["partitions"] {
             sample_sinks(&mut page);
         }
+    }
+    for section in keys().sections.iter().filter(|section| is_named_connection(&section.pattern)) {
+        write_section(&mut page, section);
     }
     page
 }
@@ -307,8 +316,9 @@ fn is_delivery(key: &Key) -> bool {
 
 fn page() -> String {
     let mut page = TEMPLATE.to_owned();
+    page.push_str(&table_of_sections());
     let mut last = String::new();
-    for section in &keys().sections {
+    for section in keys().sections.iter().filter(|section| !is_named_connection(&section.pattern)) {
         let top = &section.pattern[0];
         if *top == "sinks" {
             if *top != last {
@@ -327,15 +337,60 @@ fn page() -> String {
                     .unwrap();
             }
             let own = keys().all.iter().filter(|key| is_in(key, section));
-            for key in own {
+            for key in own.filter(|key| !is_named_connection(&key.pattern)) {
                 page.push_str(&entry(key));
             }
         }
         last.clone_from(top);
     }
+    write!(page, "## Several named connections\n\n{NAMED_CONNECTIONS}\n\n").unwrap();
+    for key in keys().all.iter().filter(|key| is_named_connection(&key.pattern)) {
+        page.push_str(&entry(key));
+    }
     page.truncate(page.trim_end().len());
     page.push('\n');
-    page
+    with_links(&page)
+}
+
+/// The page with a link for each page that a doc comment names: `docs/http.md#snapshots`.
+fn with_links(page: &str) -> String {
+    let mut parts = page.split("docs/");
+    let mut linked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let Some((name, rest)) = part.split_once(".md") else {
+            write!(linked, "docs/{part}").unwrap();
+            continue;
+        };
+        let is_of_anchor = |c: char| c == '#' || c == '-' || c.is_ascii_lowercase();
+        let end = if rest.starts_with('#') { rest.find(|c| !is_of_anchor(c)) } else { Some(0) };
+        let (anchor, rest) = rest.split_at(end.unwrap_or(rest.len()));
+        write!(linked, "[{name}.md]({name}.md{anchor}){rest}").unwrap();
+    }
+    linked
+}
+
+/// The sections with what they are about, as links.
+fn table_of_sections() -> String {
+    let mut table = "## Sections\n\n| section | what it configures |\n|---|---|\n".to_owned();
+    let top =
+        |section: &&Section| section.pattern.len() == 1 && !is_named_connection(&section.pattern);
+    for section in keys().sections.iter().filter(top) {
+        let name = &section.pattern[0];
+        let (shown, anchor) = match name.as_str() {
+            "sinks" => ("[sinks.NAME]".to_owned(), "sinksname"),
+            _ if is_list_section(section) => (format!("[[{name}]]"), name.as_str()),
+            _ => (format!("[{name}]"), name.as_str()),
+        };
+        writeln!(table, "| [`{shown}`](#{anchor}) | {} |", section.description).unwrap();
+    }
+    table + "\n"
+}
+
+/// Whether it is one of the keys for several URIs of MongoDB, which few deployments need.
+fn is_named_connection(pattern: &[String]) -> bool {
+    let begins =
+        |with: &[&str]| pattern.len() >= with.len() && with.iter().eq(&pattern[..with.len()]);
+    begins(&["connection_strings"]) || begins(&["mongo", "source"]) || begins(&["mongo", "sources"])
 }
 
 /// Whether a key is in this section, and in none below it.
@@ -450,7 +505,7 @@ fn variable(key: &Key) -> String {
             super::keys::is_list(&list.pattern) && key.pattern.starts_with(&list.pattern)
         });
         return format!(
-            "in the environment only as a whole: `{}`",
+            "in the environment only the whole list: `{}`",
             variable_name(&list.unwrap().name())
         );
     }

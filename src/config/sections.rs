@@ -28,34 +28,34 @@ use crate::telemetry::config::LogConfig;
 pub struct Config {
     /// The connection to MongoDB.
     pub mongo: MongoConfig,
-    /// URIs of MongoDB by name; `mongo.source` selects one where there is no source of that name.
+    /// URIs of MongoDB by name. `mongo.source` selects one if `mongo.sources` has no such name.
     #[schemars(example = example_connection_strings())]
     pub connection_strings: BTreeMap<String, SecretUri>,
-    /// This instance.
+    /// The name of this instance.
     pub instance: InstanceConfig,
-    /// The collections of the outbox.
+    /// The collections of the outbox: database, names, schema, retention.
     pub outbox: OutboxConfig,
     /// How records are acquired, published and settled.
     pub relay: Settings,
     /// Which partitions this instance owns.
     pub partitions: PartitionsConfig,
-    /// The brokers, one table each, under a name of your own. A running relay needs at least one.
+    /// The brokers, one table each, with a name of your choice. A relay needs at least one.
     pub sinks: BTreeMap<String, ConfiguredSink>,
-    /// Which records go where: the first route whose type matches wins. Templates have the variables `{type}`, `{key}`, `{destination}`, `{tenantId}`, `{aggregate}` and `{header.NAME}`; `{{` is a brace.
+    /// Which records go to which sink and destination. The first route whose `type` matches applies.
     pub routes: Vec<Route>,
-    /// Liveness, readiness and metrics.
+    /// The HTTP server for liveness, readiness and metrics.
     pub ops: OpsConfig,
     /// The log on standard error.
     pub log: LogConfig,
-    /// The append path (docs/events.md).
+    /// The event store (docs/events.md).
     pub events: EventsConfig,
-    /// The snapshots of aggregates.
+    /// The snapshots of aggregates (docs/http.md#snapshots).
     pub snapshots: DatabaseConfig,
-    /// The prepare keys.
+    /// The prepare keys (docs/events.md#prepare-keys).
     pub prepare: DatabaseConfig,
     /// Queries of events and snapshots (docs/queries.md).
     pub queries: QuerySettings,
-    /// The feed over all event streams (docs/feed.md).
+    /// The feed of all events in one order (docs/feed.md).
     pub feed: FeedConfig,
     /// The HTTP API (docs/http.md).
     pub api: ApiConfig,
@@ -71,7 +71,7 @@ fn example_connection_strings() -> BTreeMap<String, String> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstanceConfig {
-    /// A name that no other running instance of this outbox has, 1 to 200 characters. An instance that restarts under its name takes over the partitions and leases of its predecessor at once. Without it: the name of the host and the path of this file; a second instance with the same ones gets the suffix `#2`.
+    /// A name that no other running instance of this outbox has, 1 to 200 characters. An instance that restarts with the same name takes over the partitions and leases of its predecessor at once. By default: the name of the host and the path of the configuration file; a second instance with the same ones gets the suffix `#2`.
     #[schemars(example = &"orders-relay-0")]
     pub name: Option<String>,
 }

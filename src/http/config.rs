@@ -19,29 +19,29 @@ use crate::ops::origin::is_loopback;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApiConfig {
-    /// Whether this process serves it.
+    /// Whether this process serves the API.
     pub enabled: bool,
-    /// The address. Port 0 takes a free one; the log names the bound address. Beyond loopback tokens are required, with TLS too.
+    /// The address. With port 0 the system chooses a free port; the log names the address. An address beyond loopback requires tokens, with TLS too.
     pub listen: String,
-    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`. Without any: every program on this host is a client, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file that holds such a list.
+    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`. Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
     pub tokens: Vec<Token>,
     /// The largest request body.
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1KiB", "x-at-most" = "64MiB"))]
     pub max_body: usize,
-    /// Connections at a time; more wait to be accepted.
+    /// The most connections at a time. Further ones wait to be accepted.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_connections: usize,
-    /// Requests at a time; more are answered with 503 and `Retry-After`.
+    /// The most requests at a time. Further ones are answered with 503 and `Retry-After`.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrent: usize,
     /// How long a request may take until its answer begins. Its header may take at most 10 s of that.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms"))]
     pub timeout: Duration,
-    /// Whether the API may listen beyond loopback without tokens and answer any `Host`: something else guards it.
+    /// Whether the API may listen beyond loopback without tokens, and answer any `Host`. Set it only if something else protects the API.
     pub allow_unauthenticated: bool,
-    /// Whether the queries of the Wow framework's clients are served, under `/wow` (docs/queries.md).
+    /// Whether the queries of clients of the Wow framework are served, under `/wow` (docs/queries.md#clients-of-wow).
     pub wow_routes: bool,
     /// Certificate chain and private key in PEM, read again when a file changes. Without them: plain HTTP.
     pub tls: ServerTlsConfig,

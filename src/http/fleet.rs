@@ -23,41 +23,41 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
         .routes(routes!(resume_relay))
 }
 
-/// The instances that run, and those that have stopped without a word
+/// List running instances, and instances whose heartbeat has expired
 #[utoipa::path(get, path = "/v1/instances", tag = "fleet", responses(
-    (status = 200, description = "all of them", body = Listed<InstanceAnswer>),
+    (status = 200, description = "all instances", body = Listed<InstanceAnswer>),
 ))]
 async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
     let found = call.state.services()?.fleet.instances().await?;
     Ok(Json(found.iter().map(json_view::record).collect::<Vec<_>>().into()))
 }
 
-/// Which instance has which partition
+/// List partitions and the instances that own them
 #[utoipa::path(get, path = "/v1/partitions", tag = "fleet", responses(
-    (status = 200, description = "all that were ever assigned", body = Listed<PartitionAnswer>),
+    (status = 200, description = "all partitions that were ever assigned", body = Listed<PartitionAnswer>),
 ))]
 async fn list_partitions(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
     let found = call.state.services()?.fleet.partitions().await?;
     Ok(Json(found.iter().map(json_view::record).collect::<Vec<_>>().into()))
 }
 
-/// Whether the relay is paused, on all instances.
+/// Whether all relays are paused.
 #[derive(Debug, Serialize, ToSchema)]
 struct SwitchAnswer {
     paused: bool,
 }
 
-/// Stop publishing, on all instances and until resumed, whatever restarts
+/// Pause all relays until they are resumed, also after restarts
 #[utoipa::path(post, path = "/v1/relay/pause", tag = "fleet", responses(
-    (status = 200, description = "every instance stops within a second", body = SwitchAnswer),
+    (status = 200, description = "every instance stops publishing within a second", body = SwitchAnswer),
 ))]
 async fn pause_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
     switch(&call, true).await
 }
 
-/// Resume the relay
+/// Resume all relays
 #[utoipa::path(post, path = "/v1/relay/resume", tag = "fleet", responses(
-    (status = 200, description = "every instance resumes within a second", body = SwitchAnswer),
+    (status = 200, description = "every instance continues within a second", body = SwitchAnswer),
 ))]
 async fn resume_relay(call: Call<AdminScope>, _: NoBody) -> Result<Json<SwitchAnswer>, Problem> {
     switch(&call, false).await

@@ -3,15 +3,15 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Listed<T> {
-    /// In the list's order.
+    /// The items, in the order of the list.
     pub items: Vec<T>,
-    /// The `after` of the next part; null at the end.
+    /// The `after` of the next page; null at the end.
     #[schema(required = true)]
     pub next: Option<String>,
-    /// What the list leaves out; absent where it leaves out nothing.
+    /// What the list leaves out; absent if it is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub note: Option<String>,

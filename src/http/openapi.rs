@@ -18,8 +18,20 @@ use crate::http::{outbox, prepare};
 #[openapi(
     info(
         title = "Postrider",
-        description = "Transactional outbox relay and event store for MongoDB.",
+        description = "Postrider is a transactional outbox relay and an event store for MongoDB. The documentation of the API is docs/http.md.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    servers((url = "http://127.0.0.1:8080", description = "the default of api.listen")),
+    tags(
+        (name = "events", description = "Append events to aggregates and read them; end and erase streams (docs/events.md)."),
+        (name = "snapshots", description = "Save and read the state of an aggregate as of a version."),
+        (name = "queries", description = "Find events and snapshots by conditions (docs/queries.md)."),
+        (name = "feed", description = "Read the events of all aggregates in one order (docs/feed.md)."),
+        (name = "subscriptions", description = "Readers of the feed whose positions Postrider stores (docs/subscriptions.md)."),
+        (name = "prepare", description = "Reserve keys, such as user names, for one of many clients."),
+        (name = "outbox", description = "Enqueue, inspect, requeue and discard records of the outbox."),
+        (name = "fleet", description = "Instances, partitions, and the pause of all relays."),
+        (name = "wow", description = "Queries in the form of the Wow framework, with api.wow_routes = true."),
     ),
     components(schemas(ProblemAnswer, Flaw))
 )]
@@ -27,22 +39,25 @@ struct Common;
 
 /// Problems of every call.
 const PROBLEMS: [(&str, &str); 6] = [
-    ("401", "`unauthorized`: no known token"),
+    ("401", "`unauthorized`: no token, or an unknown one"),
     (
         "403",
-        "`forbidden`: the token lacks the scope; `foreign_origin`: another site's page asks, and no token is configured",
+        "`forbidden`: the token lacks the scope; `foreign_origin`: the request comes from a page of another site, and no token is configured",
     ),
     ("421", "`foreign_host`: `Host` is not loopback, and no token is configured"),
     ("422", "`invalid`: `errors` names each field"),
-    ("500", "`internal`"),
-    ("503", "`unavailable` or `overloaded`: try again after Retry-After"),
+    ("500", "`internal`: an error of the server; the log has more"),
+    (
+        "503",
+        "`unavailable` or `overloaded`: repeat the request after `Retry-After`, with the same id",
+    ),
 ];
 
 /// Problems of every call with a body.
 const BODY_PROBLEMS: [(&str, &str); 3] = [
-    ("400", "`malformed_json`"),
-    ("413", "`payload_too_large`"),
-    ("415", "`unsupported_media_type`"),
+    ("400", "`malformed_json`: the body is not JSON"),
+    ("413", "`payload_too_large`: the body exceeds `api.max_body`"),
+    ("415", "`unsupported_media_type`: the body must be `application/json`"),
 ];
 
 /// The description as JSON.
@@ -56,7 +71,7 @@ pub fn describe(calls: Description) -> String {
     if let Some(components) = &mut whole.components {
         let token = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("one of api.tokens"))
+            .description(Some("One of `api.tokens`. Without configured tokens none is needed."))
             .build();
         components.add_security_scheme("token", SecurityScheme::Http(token));
         // Rules about several members, which derives cannot express.
@@ -98,7 +113,7 @@ fn complete(call: &mut Operation) {
             let schema = ObjectBuilder::new().schema_type(kind);
             HeaderBuilder::new().schema(schema).description(Some(description)).build()
         };
-        let id = "the client's own where it has up to 128 printable characters, else a new one";
+        let id = "the id of the request: that of the client if it has up to 128 printable characters, else a new one";
         built = built.header("x-request-id", header(Type::String, id));
         built = match status.as_str() {
             "401" => built.header("WWW-Authenticate", header(Type::String, "Bearer")),

@@ -32,7 +32,7 @@ pub struct AggregatePath {
     /// The kind of aggregate.
     #[param(inline)]
     pub name: AggregateName,
-    /// The aggregate.
+    /// The id of the aggregate.
     #[param(inline)]
     pub id: AggregateId,
 }
@@ -44,10 +44,10 @@ pub struct VersionPath {
     /// The kind of aggregate.
     #[param(inline)]
     pub name: AggregateName,
-    /// The aggregate.
+    /// The id of the aggregate.
     #[param(inline)]
     pub id: AggregateId,
-    /// The version.
+    /// The version of the aggregate after the append.
     #[param(value_type = i64, minimum = 0)]
     pub version: Bounded<0, { i64::MAX }>,
 }
@@ -56,7 +56,7 @@ pub struct VersionPath {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub struct RecordPath {
-    /// UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one.
+    /// The id: a UUID, ObjectId, integer or string. The prefixes `uuid:`, `oid:`, `int:`, `str:` and `raw:` select the kind.
     #[param(inline)]
     pub id: RecordIdText,
 }
@@ -66,7 +66,7 @@ pub struct RecordPath {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TenantQuery {
-    /// Of this tenant only.
+    /// Only this tenant.
     pub tenant_id: Option<String>,
 }
 
@@ -151,8 +151,8 @@ impl<'de> Deserialize<'de> for Wait {
     }
 }
 
-/// The id of a record as text: a UUID, ObjectId, integer or string. `uuid:`, `oid:`, `int:` and `str:`
-/// force one.
+/// The id of a record as text: a UUID, ObjectId, integer or string. The prefixes `uuid:`, `oid:`, `int:` and
+/// `str:` select the kind.
 #[derive(Clone, Debug, Default, ToSchema)]
 #[schema(
     pattern = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:)[\\s\\S])"

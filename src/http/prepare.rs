@@ -45,31 +45,31 @@ struct KeyPath {
     key: IdText,
 }
 
-/// The value under which a key is taken, and until when: `ttl` or `ttlAt`, not both.
+/// The value with which a key is reserved, and until when: `ttl` or `ttlAt`, not both.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PrepareRequest {
     value: AnyJson,
-    /// For so long from now, by MongoDB's clock; for ever without it.
+    /// How long the key is reserved, by MongoDB's clock. By default for ever.
     #[schema(inline)]
     ttl: Option<DurationText>,
-    /// Until then, by MongoDB's clock; a time in the past ends it at once.
+    /// The time until which the key is reserved, by MongoDB's clock. A time in the past ends it at once.
     ttl_at: Option<Time>,
 }
 
-/// Another value and end of a key: `ttl` or `ttlAt`, not both.
+/// A new value of a key, and a new end: `ttl` or `ttlAt`, not both.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ReprepareRequest {
-    /// The value that the key must have; any without it.
+    /// The value that the key must have. By default any.
     #[serde(deserialize_with = "if_present")]
     #[schema(value_type = AnyJson, required = false)]
     old_value: Option<AnyJson>,
     value: AnyJson,
-    /// For so long from now, by MongoDB's clock; for ever without it.
+    /// How long the key is reserved, by MongoDB's clock. By default for ever.
     #[schema(inline)]
     ttl: Option<DurationText>,
-    /// Until then, by MongoDB's clock; a time in the past ends it at once.
+    /// The time until which the key is reserved, by MongoDB's clock. A time in the past ends it at once.
     ttl_at: Option<Time>,
 }
 
@@ -97,14 +97,14 @@ pub(super) fn one_end_schema() -> Schema {
     AnyOfBuilder::new().item(without("ttl")).item(without("ttlAt")).into()
 }
 
-/// A key that is taken.
+/// A reserved key.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct KeyAnswer {
     key: String,
-    /// Any JSON, as it was written.
+    /// The value, as it was sent.
     value: AnyJson,
-    /// When it expires; null for never.
+    /// The time when it expires; null for never.
     #[schema(required = true, value_type = Option<String>, format = DateTime)]
     ttl_at: Option<AnyJson>,
 }
@@ -116,14 +116,15 @@ impl KeyAnswer {
     }
 }
 
-/// Take a key that is free
+/// Reserve a key
 #[utoipa::path(post, path = "/v1/prepare/{name}/{key}", tag = "prepare",
     params(KeyPath),
     request_body(content = PrepareRequest, example = json!({ "value": "ada", "ttl": "30s" })),
     responses(
-        (status = 201, description = "a majority has it", body = KeyAnswer),
-        (status = 404, description = "`not_found`: this instance hosts no prepare keys"),
-        (status = 409, description = "`already_prepared`"),
+        (status = 201, description = "a majority has the reservation", body = KeyAnswer,
+            example = json!({ "key": "ada", "value": "u-7", "ttlAt": null })),
+        (status = 404, description = "`not_found`: this instance does not serve prepare keys"),
+        (status = 409, description = "`already_prepared`: another client has reserved the key"),
     ),
 )]
 async fn prepare_key(
@@ -141,12 +142,12 @@ async fn prepare_key(
     Ok((StatusCode::CREATED, KeyAnswer::new(&key, value, end)))
 }
 
-/// A key, while it is held
+/// Read a reserved key
 #[utoipa::path(get, path = "/v1/prepare/{name}/{key}", tag = "prepare",
     params(KeyPath),
     responses(
-        (status = 200, description = "it is held", body = KeyAnswer),
-        (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
+        (status = 200, description = "the key is reserved", body = KeyAnswer),
+        (status = 404, description = "`not_found`: the key is not reserved, or has expired"),
     ),
 )]
 async fn get_prepared_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
@@ -155,14 +156,14 @@ async fn get_prepared_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnsw
     Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
 }
 
-/// Give a key that is held another value and end
+/// Change the value and the end of a reserved key
 #[utoipa::path(put, path = "/v1/prepare/{name}/{key}", tag = "prepare",
     params(KeyPath),
     request_body(content = ReprepareRequest, example = json!({ "oldValue": "ada", "value": "bob" })),
     responses(
-        (status = 200, description = "a majority has it", body = KeyAnswer),
-        (status = 404, description = "`not_found`: nobody holds it, or it has expired"),
-        (status = 409, description = "`value_mismatch`: it is held with another value than `oldValue`"),
+        (status = 200, description = "a majority has the change", body = KeyAnswer),
+        (status = 404, description = "`not_found`: the key is not reserved, or has expired"),
+        (status = 409, description = "`value_mismatch`: the key has another value than `oldValue`"),
     ),
 )]
 async fn reprepare_key(
@@ -184,7 +185,7 @@ async fn reprepare_key(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ValueQuery {
-    /// Only where the key is held with this value: JSON, or else the text itself.
+    /// Release the key only if it has this value: JSON, or a text that is not JSON.
     #[serde(deserialize_with = "json_or_text")]
     #[param(value_type = Option<String>)]
     value: Option<AnyJson>,
@@ -212,13 +213,13 @@ fn json_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnyJson>, D
     })
 }
 
-/// Give a key back
+/// Release a key
 #[utoipa::path(delete, path = "/v1/prepare/{name}/{key}", tag = "prepare",
     params(KeyPath, ValueQuery),
     responses(
-        (status = 204, description = "nobody holds it any more"),
-        (status = 404, description = "`not_found`: nobody held it, or it had expired"),
-        (status = 409, description = "`value_mismatch`"),
+        (status = 204, description = "the key is released"),
+        (status = 404, description = "`not_found`: the key was not reserved, or had expired"),
+        (status = 409, description = "`value_mismatch`: the key has another value"),
     ),
 )]
 async fn rollback_prepared_key(

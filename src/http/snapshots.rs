@@ -27,7 +27,7 @@ struct SnapshotRequest {
     /// The version of the last event in it.
     #[schema(value_type = i64, minimum = 1)]
     version: Bounded<1, { i64::MAX }>,
-    /// The state, kept as written.
+    /// The state. It is stored as sent.
     state: JsonObject,
     /// The tenant.
     tenant_id: Option<IdText>,
@@ -35,11 +35,11 @@ struct SnapshotRequest {
     owner_id: Option<IdText>,
     /// The id of the last event's stream.
     event_id: Option<IdText>,
-    /// The operator of the first event; that of an earlier snapshot without it.
+    /// The operator of the first event. By default that of an earlier snapshot.
     first_operator: Option<IdText>,
     /// The operator of the last event.
     operator: Option<IdText>,
-    /// The time of the first event; that of an earlier snapshot without it.
+    /// The time of the first event. By default that of an earlier snapshot.
     first_event_time: Option<Time>,
     /// The time of the last event.
     event_time: Option<Time>,
@@ -70,20 +70,21 @@ impl SnapshotRequest {
 #[serde(rename_all = "camelCase")]
 struct SavedAnswer {
     aggregate_id: String,
-    /// The version of the snapshot that is stored now.
+    /// The version of the stored snapshot.
     version: i64,
-    /// Whether it is this one: not where a newer one was stored.
+    /// Whether the request was stored: false if a newer snapshot exists.
     written: bool,
 }
 
-/// Save the state of an aggregate as of a version, unless a newer snapshot is there
+/// Save the state of an aggregate as of a version, unless a newer snapshot exists
 #[utoipa::path(put, path = "/v1/aggregates/{name}/{id}/snapshot", tag = "snapshots",
     params(AggregatePath),
     request_body(content = SnapshotRequest, example = json!({ "version": 1, "state": { "total": 120 } })),
     responses(
-        (status = 200, description = "a majority has it, or a newer one", body = SavedAnswer),
-        (status = 404, description = "`not_found`: this instance hosts no snapshots"),
-        (status = 409, description = "`stream_ended`: nothing was saved"),
+        (status = 200, description = "a majority has this snapshot, or a newer one", body = SavedAnswer,
+            example = json!({ "aggregateId": "o-1", "version": 1, "written": true })),
+        (status = 404, description = "`not_found`: this instance does not serve snapshots"),
+        (status = 409, description = "`stream_ended`: the stream has ended; nothing was saved"),
     ),
 )]
 async fn save_snapshot(
@@ -99,7 +100,7 @@ async fn save_snapshot(
     Ok(Json(SavedAnswer { aggregate_id, version, written }))
 }
 
-/// A snapshot, with the names under which it is stored, but for the id.
+/// A snapshot. The fields have their stored names, except the id.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct SnapshotAnswer {
@@ -111,13 +112,13 @@ struct SnapshotAnswer {
     snapshot: Snapshot,
 }
 
-/// The newest snapshot of an aggregate, also of one that is deleted
+/// Read the newest snapshot of an aggregate, also of a deleted one
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/snapshot", tag = "snapshots",
     params(AggregatePath, TenantQuery),
     responses(
         (status = 200, description = "the snapshot", body = SnapshotAnswer),
-        (status = 404, description = "`not_found`"),
-        (status = 410, description = "`stream_ended`"),
+        (status = 404, description = "`not_found`: there is no snapshot"),
+        (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 async fn load_snapshot(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OpsConfig {
-    /// The address of `/livez`, `/readyz`, `/metrics` and `/blocked-keys`. Port 0 takes a free one; the log names the bound address.
+    /// The address of `/livez`, `/readyz`, `/metrics` and `/blocked-keys`. With port 0 the system chooses a free port; the log names the address.
     pub listen: String,
 }
 

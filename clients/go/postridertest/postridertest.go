@@ -1,4 +1,4 @@
-// Package postridertest runs Postrider in the tests of an application, which check what was sent.
+// Package postridertest runs Postrider in the tests of an application, so that they can check what was sent.
 //
 //	relay := postridertest.Start(t, "mongodb://127.0.0.1:27017/shop_test?replicaSet=rs0")
 //	placeOrder(t.Context(), "order-7")
@@ -33,7 +33,7 @@ const (
 	logTailBytes   = 4096
 )
 
-// Relay is a running Postrider. Its methods fail the test where something is wrong, and belong to its goroutine.
+// Relay is a running Postrider. Its methods fail the test on an error; call them from the goroutine of the test.
 type Relay struct {
 	t        testing.TB
 	timeout  time.Duration
@@ -65,7 +65,7 @@ func WithSetting(key, value string) Option {
 }
 
 // Start starts Postrider on the database that the URI names, and waits until it is ready. It creates the collections
-// and indexes of the outbox. It ends with the test.
+// and indexes of the outbox. It stops at the end of the test.
 func Start(t testing.TB, mongoURI string, options ...Option) *Relay {
 	t.Helper()
 	c := config{binary: os.Getenv("POSTRIDER_BIN"), timeout: defaultTimeout}
@@ -111,8 +111,8 @@ func (r *Relay) Await(n int) []Message {
 	return messages
 }
 
-// Messages returns what was sent until now, in the order in which it was sent. A message that was sent twice, as
-// Postrider does after a crash, is there once.
+// Messages returns the messages that were sent until now, in their order. A message that was sent again, as after a
+// crash, is in the list once.
 func (r *Relay) Messages() []Message {
 	r.t.Helper()
 	content, err := os.ReadFile(r.messages)

@@ -1,5 +1,5 @@
 /**
- * Writes outbox records for Postrider, in the transaction that makes your own change.
+ * Writes outbox records for Postrider, in the MongoDB transaction of your own change.
  *
  * ```js
  * const outbox = new Outbox(client.db());

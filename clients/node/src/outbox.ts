@@ -4,7 +4,7 @@ import { probe } from "./probe.js";
 import { checkedHeaders, type Headers, OutboxRecord, type RecordId } from "./record.js";
 
 export interface OutboxOptions {
-  /** What stands in front of the collections' names: `outbox.collection_prefix` of Postrider. Default: nothing. */
+  /** The prefix of the names of the collections: `outbox.collection_prefix` of Postrider. Default: none. */
   readonly collectionPrefix?: string;
   /**
    * Headers that each record gets when it is enqueued, such as `traceparent`. Headers of the record take precedence.
@@ -12,7 +12,7 @@ export interface OutboxOptions {
    */
   readonly headers?: () => Headers | undefined;
   /**
-   * The package of the driver that the sessions are of, where it is not the `mongodb` that this package finds: such as
+   * The package of the driver of the sessions, if it is not the `mongodb` that this package finds: for example
    * `mongoose.mongo`.
    */
   readonly driver?: Driver;
@@ -21,7 +21,7 @@ export interface OutboxOptions {
 /** Sessions in which a record is being inserted. */
 const busy = new WeakMap<object, Promise<unknown>>();
 
-/** The producer's side of an outbox. It holds no connection of its own; make one and keep it. */
+/** The producer's side of an outbox. It holds no connection of its own. Create one and keep it. */
 export class Outbox {
   readonly #database: Database;
   readonly #collection: string;
@@ -29,7 +29,7 @@ export class Outbox {
   readonly #driver: Driver;
   readonly #driverMajor: number | undefined;
 
-  /** The outbox in this database, of the client that the sessions are of. */
+  /** The outbox in this database, from the client that starts the sessions. */
   constructor(database: Database, options: OutboxOptions = {}) {
     const prefix = options.collectionPrefix ?? "";
     if (typeof prefix !== "string" || !/^[A-Za-z0-9_.-]*$/.test(prefix)) {
@@ -48,7 +48,7 @@ export class Outbox {
    *
    * Await it before the next call with the same session.
    *
-   * @throws OutboxError if the record or the session is invalid; nothing was sent to MongoDB then.
+   * @throws OutboxError if the record or the session is invalid; nothing was sent to MongoDB.
    * @throws The driver's own errors, unchanged, so that `withTransaction` can repeat the transaction. An id or a
    *   `dedupKey` that exists is error 11000.
    */
@@ -71,8 +71,8 @@ export class Outbox {
   }
 
   /**
-   * Finds out whether records can be enqueued here: inserts one in a transaction, reads its `seq` in it, and aborts. It
-   * leaves nothing in the database. Call it when the program starts.
+   * Checks that the deployment can carry an outbox: inserts a record in a transaction, reads its `seq`, and aborts. It
+   * leaves nothing in the database. Call it at the start of the program.
    *
    * @throws OutboxError if MongoDB supports no transactions, or if `seq` is not what MongoDB fills in.
    */

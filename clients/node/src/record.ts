@@ -16,7 +16,7 @@ export type Headers = { readonly [name: string]: HeaderValue | undefined } | Rea
 
 /** What a record is made of. `null` in an optional field is the same as its absence. */
 export interface RecordFields {
-  /** The message id, which consumers recognise a repetition by. Default: a new UUID of version 4. */
+  /** The message id, by which consumers recognise a repetition. Default: a new UUID of version 4. */
   readonly id?: RecordId | null | undefined;
   /** Messages of one key are delivered in their order. Without a key there is no order. */
   readonly key?: string | null | undefined;
@@ -30,7 +30,7 @@ export interface RecordFields {
   /** Default: by the payload. */
   readonly contentType?: string | null | undefined;
   readonly headers?: Headers | null | undefined;
-  /** An exchange or topic; routes are bypassed. */
+  /** The exchange or topic, in place of that of the route, if the configuration of the sink permits it. */
   readonly destination?: string | null | undefined;
   readonly tenantId?: string | null | undefined;
   /** The timestamp of the message. Default: now. */
@@ -76,8 +76,8 @@ const SCALARS: ReadonlySet<string> = new Set(["Int32", "Long", "Double", "Decima
 /**
  * A record to be enqueued, checked.
  *
- * Make it before the transaction: the id is made with the record, so that a callback which the driver repeats writes the
- * same one each time.
+ * Create it before the transaction: the constructor sets the id, so that a callback which the driver repeats writes the
+ * same id each time.
  */
 export class OutboxRecord {
   /** The message id as text, as the broker gets it. */

@@ -16,13 +16,13 @@ pub struct Append {
     pub name: AggregateName,
     /// The aggregate: also the key of its records.
     pub id: AggregateId,
-    /// Identifies the request: a repeated one gets the answer of the first.
+    /// The id of the request. A repeated request gets the answer of the first.
     pub request_id: String,
-    /// Identifies the command.
+    /// The id of the command.
     pub command_id: Option<String>,
     /// The version before this append.
     pub expected: Expected,
-    /// The tenant: a header of the messages.
+    /// The tenant, which is sent as a header of the messages.
     pub tenant_id: Option<String>,
     /// The owner.
     pub owner_id: Option<String>,
@@ -46,13 +46,13 @@ pub struct Trace {
 /// One event of an append.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
-    /// The type of its message, such as `OrderCreated`.
+    /// The name, which is the type of the message, such as `OrderCreated`.
     pub name: String,
-    /// The revision of its body's form.
+    /// The revision of the form of the body.
     pub revision: Option<String>,
-    /// What a reader makes of its body, such as the name of a class.
+    /// The type that a reader decodes the body to, such as the name of a class.
     pub body_type: Option<String>,
-    /// The payload of its message.
+    /// The body, which is the payload of the message.
     pub body: Document,
 }
 
@@ -77,9 +77,9 @@ pub enum Expected {
 pub struct Appended {
     /// The id of the event stream document.
     pub id: String,
-    /// The aggregate.
+    /// The id of the aggregate.
     pub aggregate_id: String,
-    /// The aggregate's version now.
+    /// The version of the aggregate after the append.
     #[cfg_attr(feature = "json", schema(example = 1))]
     pub version: i64,
     /// The number of events.

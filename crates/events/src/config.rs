@@ -9,15 +9,15 @@ use crate::context::RequestIds;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EventsConfig {
-    /// Whether the HTTP API serves it; without effect unless `api.enabled`. It needs a replica set. `postrider append` and the library do not depend on it.
+    /// Whether the HTTP API serves events. It has no effect without `api.enabled`, and needs a replica set. `postrider append` and the library do not depend on it.
     pub enabled: bool,
-    /// The bounded context: one per database, claimed by the first append.
+    /// The bounded context. A database has one, which the first append sets.
     #[schemars(length(min = 1))]
     pub context: String,
-    /// The database of the event streams. Without it: `mongo.database`.
+    /// The database of the event streams. By default: `mongo.database`.
     #[schemars(example = &"app")]
     pub database: Option<String>,
-    /// Within what a request id is unique: `aggregate`, or `global` for all aggregates of a name, in collections that are not sharded. It cannot change after the first append.
+    /// Where a request id is unique: within its `aggregate`, or `global`: within all aggregates of a name, in collections that are not sharded. It cannot change after the first append.
     pub request_id_unique: RequestIds,
 }
 
@@ -36,7 +36,7 @@ impl Default for EventsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatabaseConfig {
-    /// The database. Without it: `mongo.database`.
+    /// The database. By default: `mongo.database`.
     #[schemars(example = &"app")]
     pub database: Option<String>,
 }

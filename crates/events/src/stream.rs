@@ -42,7 +42,7 @@ pub struct EventStream {
     #[serde(default)]
     #[cfg_attr(feature = "json", schema(required = true, example = "order"))]
     pub aggregate_name: String,
-    /// The aggregate.
+    /// The id of the aggregate.
     #[cfg_attr(feature = "json", schema(example = "o-1"))]
     pub aggregate_id: String,
     /// The tenant.
@@ -53,13 +53,13 @@ pub struct EventStream {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub owner_id: Option<String>,
-    /// The request that appended it.
+    /// The id of the request that appended it.
     pub request_id: String,
-    /// The command.
+    /// The id of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub command_id: Option<String>,
-    /// The aggregate's version after it.
+    /// The version of the aggregate after the append.
     #[cfg_attr(feature = "json", schema(example = 1))]
     pub version: i64,
     /// The time by MongoDB's clock, in milliseconds since 1970.
@@ -70,7 +70,7 @@ pub struct EventStream {
     pub header: Document,
     /// The number of events.
     pub size: i64,
-    /// The position of the last event in the feed, once it has one.
+    /// The position of the last event in the feed; absent until it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub position: Option<i64>,
@@ -83,22 +83,22 @@ pub struct EventStream {
 #[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = EventAnswer))]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// The event's id: also that of its message.
+    /// The id of the event, which is the message id.
     #[serde(default)]
     #[cfg_attr(feature = "json", schema(required = true))]
     pub id: String,
-    /// The event's name.
+    /// The name of the event.
     #[cfg_attr(feature = "json", schema(example = "OrderPlaced"))]
     pub name: String,
-    /// The revision of its body's form.
+    /// The revision of the form of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub revision: Option<String>,
-    /// What a reader makes of its body, such as the name of a class.
+    /// The type that a reader decodes the body to, such as the name of a class.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub body_type: Option<String>,
-    /// The payload of its message, as it was written.
+    /// The body, as it was sent. It is the payload of the message.
     #[serde(default, deserialize_with = "as_written", serialize_with = "as_json")]
     #[cfg_attr(feature = "json", schema(required = true, value_type = crate::json::JsonObject))]
     pub body: Document,

@@ -17,16 +17,16 @@ const MAX_NAMESPACE_BYTES: usize = 255;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutboxConfig {
-    /// The database of `outbox_records`. Without it: `mongo.database`.
+    /// The database of `outbox_records`. By default: `mongo.database`.
     #[schemars(example = &"app")]
     pub database: Option<String>,
-    /// A prefix of `outbox_records` and the three other collections. Letters, digits, `_`, `.` and `-`, not beginning with a dot and without the part `system.`, within MongoDB's limit of 255 bytes for database and collection.
+    /// A prefix for the names of `outbox_records` and the three other collections: letters, digits, `_`, `.` and `-`. It must not begin with a dot, and not contain the part `system.`. Database and collection have at most 255 bytes together (MongoDB's limit).
     pub collection_prefix: String,
-    /// Whether Postrider creates what is missing of the schema: the outbox's at the start, an aggregate's before its first append. `false`: it waits until the schema is there (`postrider schema apply`), and refuses appends to aggregates without one (`postrider schema apply --aggregate NAME`).
+    /// Whether Postrider creates missing collections and indexes: those of the outbox at its start, those of an aggregate before its first append. `false`: Postrider waits until those of the outbox exist (`postrider schema apply`), and refuses appends to an aggregate without them (`postrider schema apply --aggregate NAME`).
     pub auto_init_schema: bool,
-    /// What happens to an invalid record when it is inserted, where Postrider creates the collection: `error` refuses it, `warn` lets MongoDB log it, `off` sets no validator. A collection that exists keeps its validator.
+    /// What MongoDB does when an invalid record is inserted into a collection that Postrider created: `error` refuses it, `warn` logs it, `off` sets no validator. An existing collection keeps its validator.
     pub validator: Validator,
-    /// How long a delivered record stays; `0s` deletes on delivery. At most 68 years, MongoDB's limit. A change adjusts the TTL index at the next start.
+    /// How long a delivered record is kept. `0s` deletes it on delivery. At most 68 years, MongoDB's limit. A change adjusts the TTL index at the next start.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-most" = "2147483647s"))]
     pub retention: Duration,

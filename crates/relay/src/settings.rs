@@ -17,12 +17,12 @@ use crate::routing::Template;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Whether this process relays records. `false`: it delivers nothing and needs no sink; it can still serve the API and append events.
+    /// Whether this process delivers records. `false`: it needs no sink; it can still serve the API and append events.
     pub enabled: bool,
     /// The most records that one scan of the outbox reads.
     #[schemars(range(min = 1, max = 10_000))]
     pub batch_size: usize,
-    /// Bytes of records in memory, in flight or being read, beyond which no more is read. Up to 10 MB that the change stream delivered can be in memory as well.
+    /// The most bytes of records in memory, in flight or being read. Above it the relay reads no more. Up to 10 MB from the change stream can be in memory in addition.
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1B"))]
     pub batch_bytes: usize,
@@ -32,20 +32,20 @@ pub struct Settings {
     pub poll_interval: Duration,
     /// Whether a change stream delivers what is inserted: the fastest way, and the cheapest for MongoDB. `false`: polling only.
     pub change_stream: bool,
-    /// How long an acquired record is leased, by MongoDB's clock: the most that a key in flight waits after a crash. Leases in use are renewed. At least 1s, since a lease shorter than MongoDB's answer under load would expire unused.
+    /// How long an acquired record is leased, by MongoDB's clock. It is the longest time that a key in flight waits after a crash. Leases in use are renewed. At least 1s, because a lease that is shorter than MongoDB's response time under load would expire unused.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "1s"))]
     pub lease: Duration,
-    /// The number of counted attempts after which a record is dead. With the default backoff, ten attempts take about 8 minutes. Faults of the sink (it is down, it lost the connection) are not counted.
+    /// The number of counted attempts after which a record is dead. With the default backoff, ten attempts take about 8 minutes. A sink that is down or loses its connection is not counted.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_attempts: u32,
     /// `key`: the records of a key are delivered one after the other. `none`: in no order. All instances of an outbox must agree.
     pub ordering: Ordering,
-    /// What a dead record does to its key: `skip` lets the next record go, `block` blocks the key until an operator decides (`postrider outbox requeue`, `discard`). All instances of an outbox must agree.
+    /// What a dead record does to its key. `skip`: the next record is delivered. `block`: the key is blocked until an operator decides (`postrider outbox requeue`, `discard`). All instances of an outbox must agree.
     pub on_dead: OnDead,
     /// The wait after a counted failure.
     pub backoff: Backoff,
-    /// How long a stop may take. Keep it below the grace period of what sends SIGTERM.
+    /// How long a stop may take. Choose it below the grace period of the service manager that sends SIGTERM.
     #[serde(with = "HumanDuration")]
     pub shutdown_timeout: Duration,
     /// The longest pause between two probes of a sink that is down; the first is 0.5 s.
@@ -56,10 +56,10 @@ pub struct Settings {
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "1s"))]
     pub audit_interval: Duration,
-    /// The sink of records that no route matches. Without it: the only sink.
+    /// The sink of records that no route matches. By default: the only sink.
     #[schemars(example = &"orders")]
     pub default_sink: Option<SinkName>,
-    /// Where a copy of each dead record goes, with the headers `x-dead-reason`, `x-attempts` and `x-destination`. While its sink is down, a record that would die waits with its key. Malformed records make no message.
+    /// Where a copy of each dead record is sent, with the headers `x-dead-reason`, `x-attempts` and `x-destination`. While that sink is down, a record that would become dead waits with its key. Malformed records have no copy.
     pub dead_letter: Option<DeadLetters>,
     /// The sinks with more than one unconfirmed message per key: their `key_window`.
     #[serde(skip)]

@@ -15,10 +15,10 @@ use crate::secret::unreadable;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
-    /// The authorities that sign the server's certificate, in PEM. Without it: the system's.
+    /// The authorities that sign the server's certificate, in PEM. By default: those of the system.
     #[schemars(example = &"/etc/postrider/ca.pem")]
     pub ca_file: Option<PathBuf>,
-    /// This client's certificate chain in PEM, where the server requires one.
+    /// This client's certificate chain in PEM, if the server requires one.
     #[schemars(example = &"/etc/postrider/client.pem")]
     pub cert_file: Option<PathBuf>,
     /// The private key of the certificate, in PEM.

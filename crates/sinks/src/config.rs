@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeliveryConfig {
-    /// How long a publish may take. It must be above 0 and below `relay.lease`, so that no other instance publishes the record meanwhile.
+    /// How long a publish may take. Must be above 0 and below `relay.lease`, so that no other instance publishes the record at the same time.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "1ms"))]
     pub timeout: Duration,
-    /// Unconfirmed messages per key. Above 1 a key is faster, and a message that the broker refuses (nack, return, unknown topic) lets the messages behind it overtake it.
+    /// The most unconfirmed messages per key. Above 1 a key is faster, but a message that the broker refuses (nack, return, unknown topic) is overtaken by the messages behind it.
     #[schemars(range(min = 1, max = 1000))]
     pub key_window: usize,
     /// Globs of the destinations that a record may name itself. A record that names another one is dead, with a reason that begins with `refused:`.

@@ -20,7 +20,7 @@ use crate::availability::Availability;
 use crate::config::{ConnectionHelp, SinkConfig, SinkSettings};
 use crate::json_line;
 
-/// The keys of a `stdout` sink: it has none of its own. It prints one JSON object per line.
+/// The keys of a `stdout` sink: it has no further ones. It prints one JSON object per line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StdoutConfig {}

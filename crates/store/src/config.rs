@@ -25,23 +25,23 @@ const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MongoConfig {
-    /// The URI of MongoDB, as its drivers read it. Without it: `mongo.sources.<source>.uri`, then `connection_strings.<source>`.
+    /// The URI of MongoDB, as for any driver. Required, unless `mongo.source` selects a named one.
     #[schemars(example = &"mongodb://user:password@host1:27017,host2:27017/app?replicaSet=rs0")]
     pub uri: Option<SecretUri>,
-    /// The named source, or connection string, that is used where `mongo.uri` is not set.
+    /// The name of the URI that is used if `mongo.uri` is not set.
     pub source: String,
-    /// Sources by name.
+    /// URIs of MongoDB by name, one table each.
     pub sources: BTreeMap<String, MongoSource>,
-    /// The database of every part that names none of its own. Without it: the database in the URI. Not `admin`, `config` or `local`.
+    /// The database of the outbox, events, snapshots and prepare keys, unless their sections name another one. By default: the database in the URI. Not `admin`, `config` or `local`.
     #[schemars(example = &"app")]
     pub database: Option<String>,
-    /// The user, where the URI names none.
+    /// The user, if the URI names none.
     #[schemars(example = &"postrider")]
     pub username: Option<String>,
-    /// The file that holds the user's password, read at the start.
+    /// The file with the user's password, read at the start.
     #[schemars(example = &"/run/secrets/mongodb-password")]
     pub password_file: Option<PathBuf>,
-    /// TLS to MongoDB, in place of the URI's TLS options; without `ca_file` the server is verified against the public authorities that are compiled in. The driver reads certificate and key from one file: set `key_file` to the same file as `cert_file`.
+    /// TLS to MongoDB. The table requires TLS and replaces the TLS options of the URI. Without `ca_file` Postrider trusts the public authorities, as compiled in. The driver reads certificate and key from one file: set `key_file` to the same file as `cert_file`.
     pub tls: Option<TlsConfig>,
 }
 
@@ -49,7 +49,7 @@ pub struct MongoConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MongoSource {
-    /// One of several URIs by name; `mongo.source` selects one.
+    /// A URI of MongoDB; `mongo.source` selects it by its name.
     #[schemars(example = &"mongodb://host/app")]
     pub uri: SecretUri,
 }

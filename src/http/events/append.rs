@@ -12,7 +12,7 @@ use crate::http::problem::Problem;
 use crate::http::trace;
 use crate::ops::problem_code::ProblemCode;
 
-/// Append events to an aggregate, and enqueue each as a message, in one transaction
+/// Append events to an aggregate, and enqueue a message for each, in one transaction
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/events", tag = "events",
     params(AggregatePath),
     request_body(content = AppendRequest, example = json!({
@@ -20,9 +20,12 @@ use crate::ops::problem_code::ProblemCode;
         "events": [{ "name": "OrderPlaced", "body": { "total": 120 } }],
     })),
     responses(
-        (status = 201, description = "a majority has it", body = Appended),
-        (status = 200, description = "an earlier request with this id appended it: its answer", body = Appended),
-        (status = 404, description = "`not_found`: this instance hosts no events"),
+        (status = 201, description = "a majority has the events and their messages", body = Appended, example = json!({
+            "id": "0f8fad5b-d9cb-469f-a165-70867728950e", "aggregateId": "o-1", "version": 1, "size": 1,
+            "createTime": 1795300063572_i64, "records": ["7c9e6679-7425-40de-944b-e07fc1f90ae7"],
+        })),
+        (status = 200, description = "an earlier request with this `requestId` has appended the events: its answer", body = Appended),
+        (status = 404, description = "`not_found`: this instance does not serve events"),
         (status = 409, description = "`version_conflict`, `duplicate_aggregate` or `stream_ended`, with `actualVersion`; `duplicate_request`"),
     ),
 )]

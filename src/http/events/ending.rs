@@ -10,16 +10,16 @@ use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
 
-/// End a stream: no further appends, no reads of its events, and its snapshot is deleted
+/// End a stream: it accepts no further appends, its events cannot be read, and its snapshot is marked as deleted
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/end", tag = "events",
     params(AggregatePath),
     request_body(content = EndRequest, example = json!({
         "requestId": "end-o-1", "reason": "the order was merged into o-2",
     })),
     responses(
-        (status = 201, description = "a majority has it", body = Appended),
-        (status = 200, description = "an earlier request with this id ended it: its answer", body = Appended),
-        (status = 404, description = "`not_found`: the aggregate has no events, or this instance hosts no events"),
+        (status = 201, description = "a majority has the end", body = Appended),
+        (status = 200, description = "an earlier request with this `requestId` has ended the stream: its answer", body = Appended),
+        (status = 404, description = "`not_found`: the aggregate has no events, or this instance does not serve events"),
         (status = 409, description = "`stream_ended`, with `actualVersion`; `duplicate_request`"),
     ),
 )]
@@ -43,8 +43,8 @@ pub(super) async fn end_stream(
     })),
     responses(
         (status = 200, description = "all content is erased", body = Erasure),
-        (status = 202, description = "a majority has the erasure, and an instance completes it: ask again with the same `requestId`", body = Erasure),
-        (status = 404, description = "`not_found`: the aggregate has no events, or this instance hosts no events"),
+        (status = 202, description = "a majority has the erasure, and an instance completes it: repeat the request with the same `requestId` for its state", body = Erasure),
+        (status = 404, description = "`not_found`: the aggregate has no events, or this instance does not serve events"),
         (status = 409, description = "`stream_ended`, with `actualVersion`: another request has erased it; `duplicate_request`"),
     ),
 )]

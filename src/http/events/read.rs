@@ -26,35 +26,42 @@ const DEFAULT_AGGREGATES: u32 = 100;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// The first version.
+    /// The first version, included.
     #[param(value_type = Option<i64>, minimum = 0)]
     from_version: Option<Bounded<0, { i64::MAX }>>,
-    /// The last version.
+    /// The last version, included.
     #[param(value_type = Option<i64>, minimum = 0)]
     to_version: Option<Bounded<0, { i64::MAX }>>,
-    /// The earliest time: milliseconds since 1970, or RFC 3339.
+    /// The earliest time, included: milliseconds since 1970, or RFC 3339.
     #[param(inline)]
     from_time: Option<TimeText>,
-    /// The latest time.
+    /// The latest time, included.
     #[param(inline)]
     to_time: Option<TimeText>,
-    /// Of this tenant only.
+    /// Only this tenant.
     tenant_id: Option<String>,
-    /// The most appends; `next` is then the `fromVersion` of the next part.
+    /// The most appends. `next` is then the `fromVersion` of the next page.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1_000_000)]
     limit: Option<Limit<1_000_000>>,
 }
 
-/// The events of an aggregate, ascending by version; as NDJSON where that is accepted
+/// Read the events of an aggregate, ascending by version
+///
+/// With `Accept: application/x-ndjson` the answer has one append per line.
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events", tag = "events",
     params(AggregatePath, EventsQuery),
     responses(
-        (status = 200, description = "sent as they are read", content(
-            (Listed<EventStream> = "application/json"),
+        (status = 200, description = "the appends, sent as they are read", content(
+            (Listed<EventStream> = "application/json", example = json!({ "items": [{
+                "id": "0f8fad5b-d9cb-469f-a165-70867728950e", "contextName": "default", "aggregateName": "order",
+                "aggregateId": "o-1", "version": 1, "requestId": "place-o-1", "createTime": 1795300063572_i64,
+                "header": {}, "size": 1, "body": [{ "id": "7c9e6679-7425-40de-944b-e07fc1f90ae7", "name": "OrderPlaced",
+                    "body": { "total": 120 } }],
+            }], "next": null })),
             (String = "application/x-ndjson"),
         )),
-        (status = 404, description = "`not_found`: this instance hosts no events"),
-        (status = 410, description = "`stream_ended`"),
+        (status = 404, description = "`not_found`: this instance does not serve events"),
+        (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 pub(super) async fn list_events(
@@ -82,13 +89,13 @@ pub(super) async fn list_events(
     streamed(found, limit, ListForm::accepted(&headers), permit).await
 }
 
-/// The append that made a version
+/// Read the append of a version
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events/{version}", tag = "events",
     params(VersionPath, TenantQuery),
     responses(
         (status = 200, description = "the append", body = EventStream),
-        (status = 404, description = "`not_found`"),
-        (status = 410, description = "`stream_ended`"),
+        (status = 404, description = "`not_found`: there is no such append"),
+        (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 pub(super) async fn get_events_of_version(
@@ -102,13 +109,13 @@ pub(super) async fn get_events_of_version(
     Ok(Json(found.ok_or_else(missing)?))
 }
 
-/// The newest append
+/// Read the newest append
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events/last", tag = "events",
     params(AggregatePath, TenantQuery),
     responses(
         (status = 200, description = "the append", body = EventStream),
-        (status = 404, description = "`not_found`"),
-        (status = 410, description = "`stream_ended`"),
+        (status = 404, description = "`not_found`: there is no such append"),
+        (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 pub(super) async fn get_last_events(
@@ -126,21 +133,22 @@ pub(super) async fn get_last_events(
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AggregatesQuery {
-    /// Behind this id: `next`.
+    /// Only ids after this one: the `next` of the previous page.
     after: Option<String>,
-    /// The most ids; 100 by default.
+    /// The most ids. By default 100.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 10_000)]
     limit: Option<Limit<10_000>>,
-    /// Of this tenant only.
+    /// Only this tenant.
     tenant_id: Option<String>,
 }
 
-/// The ids of aggregates, in their order
+/// List the ids of aggregates, in byte order
 #[utoipa::path(get, path = "/v1/aggregates/{name}", tag = "events",
     params(KindPath, AggregatesQuery),
     responses(
-        (status = 200, description = "a part of the list", body = Listed<String>),
-        (status = 404, description = "`not_found`: this instance hosts no events"),
+        (status = 200, description = "a page of the list", body = Listed<String>,
+            example = json!({ "items": ["o-1", "o-2"], "next": null })),
+        (status = 404, description = "`not_found`: this instance does not serve events"),
     ),
 )]
 pub(super) async fn list_aggregates(

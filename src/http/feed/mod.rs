@@ -33,23 +33,23 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct FeedQuery {
-    /// Behind this position: `next` of the page before; 0 is the beginning.
+    /// Only events after this position: the `next` of the previous page. 0 is the beginning.
     #[param(value_type = Option<i64>, minimum = 0)]
     after: Option<Bounded<0, { i64::MAX }>>,
-    /// The id of the feed that `after` is of. Always give it with a stored position.
+    /// The id of the feed to which `after` belongs. Always send it with a stored position.
     feed: Option<String>,
-    /// Aggregate names, separated by commas; all without it.
+    /// Only these aggregate names, separated by commas. By default all.
     #[param(value_type = Option<String>)]
     aggregates: Option<AggregateNames>,
-    /// Names of events, separated by commas; all without it.
+    /// Only these names of events, separated by commas. By default all.
     #[param(value_type = Option<String>)]
     events: Option<EventNames>,
-    /// Of this tenant only.
+    /// Only events of this tenant.
     tenant_id: Option<String>,
-    /// The most events: 100 of a page by default, all up to the head as NDJSON. Server-sent events have no limit.
+    /// The most events. By default 100 for a page, and all up to the head for NDJSON. Server-sent events have no limit.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 10_000)]
     limit: Option<Limit<10_000>>,
-    /// How long to wait for an event where the page has none, such as `30s`; at most 60s.
+    /// How long a page without events waits for one, such as `30s`; at most 60s.
     #[param(inline)]
     wait: Option<Wait>,
 }
@@ -58,11 +58,11 @@ struct FeedQuery {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "it describes an answer that is written piece by piece")]
 struct FeedAnswer {
-    /// The id of the feed: store it with `next`. It changes when a backup is restored.
+    /// The id of the feed. Store it with `next`: it changes when the feed is renewed after a restore.
     feed: String,
     /// The events, ascending by position.
     items: Vec<FeedEvent>,
-    /// The position up to which the page has read: `after` of the next one. It advances where no event
+    /// The position up to which the page has read: the `after` of the next page. It also advances if no event
     /// matches.
     #[schema(example = 1)]
     next: i64,
@@ -71,17 +71,23 @@ struct FeedAnswer {
     head: i64,
 }
 
-/// Events of all aggregates in the order of their positions
+/// Read the events of all aggregates in the order of their positions
 ///
-/// As JSON a page, which can wait for an event; as `application/x-ndjson` one event per line up to the head, and a last
-/// line with `feed`, `next` and `head`; as `text/event-stream` events as they are appended, without an end. Its ids are
-/// `<feed>:<position>`, and `Last-Event-ID` continues behind one.
+/// The header `Accept` selects the form. `application/json`: a page, which can wait for an event. `application/x-ndjson`:
+/// one event per line up to the head, and a last line with `feed`, `next` and `head`. `text/event-stream`: events as they
+/// are appended, without an end; their ids are `<feed>:<position>`, and `Last-Event-ID` continues after one.
 #[utoipa::path(get, path = "/v1/feed", tag = "feed",
     params(FeedQuery, ("Last-Event-ID" = Option<String>, Header,
-        description = "`<feed>:<position>`, in place of `feed` and `after`; for server-sent events")),
+        description = "For server-sent events: `<feed>:<position>`, in place of `feed` and `after`")),
     responses(
-        (status = 200, description = "a part of the feed", content(
-            (FeedAnswer = "application/json"),
+        (status = 200, description = "a page, or a stream", content(
+            (FeedAnswer = "application/json", example = json!({
+                "feed": "7d2a1c3e-5b0e-4f0b-9a51-0d5c5c0e7a11", "next": 1, "head": 1, "items": [{
+                    "position": 1, "id": "7c9e6679-7425-40de-944b-e07fc1f90ae7", "aggregateName": "order",
+                    "aggregateId": "o-1", "version": 1, "index": 0, "eventCount": 1, "name": "OrderPlaced",
+                    "body": { "total": 120 }, "header": {}, "requestId": "place-o-1", "createTime": 1795300063572_i64,
+                }],
+            })),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),

@@ -44,40 +44,40 @@ const MAX_RECORD_BYTES: usize = MAX_DOCUMENT_BYTES - (16 << 10);
 /// The code of MongoDB when a validator refuses a document.
 const VALIDATION_FAILED: i32 = 121;
 
-/// A record, with `payload` or `payloadBase64`. Its partition and its place in the order are set here.
+/// A record, with `payload` or `payloadBase64`. The server sets its partition and its place in the order.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RecordRequest {
-    /// A fresh UUID without it.
+    /// The message id. By default a new UUID.
     #[schema(value_type = Option<RecordIdText>)]
     id: Option<NewRecordId>,
-    /// Records of one key are delivered in order.
+    /// The key: records of one key are delivered in order. Without it there is no order.
     key: Option<String>,
-    /// What routes match on.
+    /// The message type, which routes match.
     #[serde(rename = "type")]
     kind: String,
     /// The payload.
     #[serde(deserialize_with = "if_present")]
     #[schema(value_type = AnyJson, required = false)]
     payload: Option<AnyJson>,
-    /// Bytes in place of a payload.
+    /// A binary payload in base64, in place of `payload`.
     #[serde(deserialize_with = "if_present")]
     #[schema(value_type = Base64, required = false, inline)]
     payload_base64: Option<Base64>,
-    /// The content type; by default the one that follows from the payload.
+    /// The content type. By default it follows from the payload.
     content_type: Option<String>,
-    /// The headers; the request's traceparent and tracestate are added to them.
+    /// Headers of the message. The `traceparent` and `tracestate` of the request are added.
     #[schema(schema_with = headers_schema)]
     headers: Option<JsonObject>,
-    /// The exchange or topic; routes are bypassed.
+    /// The exchange or topic, in place of that of the route. The configuration of the sink must permit it.
     destination: Option<String>,
-    /// The tenant: a header of the message.
+    /// The tenant, which is sent as a header.
     tenant_id: Option<String>,
-    /// Unique while the record exists.
+    /// A key that is unique while the record exists.
     dedup_key: Option<String>,
     /// Not delivered before this time, by MongoDB's clock.
     visible_at: Option<Time>,
-    /// The time by MongoDB's clock without it.
+    /// The timestamp of the message. By default the present time by MongoDB's clock.
     created_at: Option<Time>,
 }
 
@@ -157,18 +157,19 @@ impl<'de> Deserialize<'de> for Base64 {
 /// The id of a record that was enqueued.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct EnqueueAnswer {
-    /// As consumers see it.
+    /// The message id, as consumers receive it.
     id: String,
 }
 
-/// Enqueue a record without an event
+/// Enqueue a record, without an event
 #[utoipa::path(post, path = "/v1/outbox/records", tag = "outbox",
     request_body(content = RecordRequest, example = json!({
         "key": "o-1", "type": "OrderPlaced", "payload": { "total": 120 },
     })),
     responses(
-        (status = 201, description = "a majority has it", body = EnqueueAnswer),
-        (status = 409, description = "`duplicate_record`: its id or dedupKey is taken"),
+        (status = 201, description = "a majority has the record", body = EnqueueAnswer,
+            example = json!({ "id": "order-7-created" })),
+        (status = 409, description = "`duplicate_record`: a record with this `id` or `dedupKey` exists"),
     ),
 )]
 pub(super) async fn enqueue_outbox_record(

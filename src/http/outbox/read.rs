@@ -22,9 +22,12 @@ const DEFAULT_RECORDS: u32 = 50;
 /// Groups of each status, by default.
 const DEFAULT_GROUPS: u32 = 20;
 
-/// Count records by status: exact up to 100,000 records, else marked as what they are
+/// Count records by status
+///
+/// The figures are exact up to 100,000 records. Beyond, `accuracy` names those that are not exact.
 #[utoipa::path(get, path = "/v1/outbox/stats", tag = "outbox", responses(
-    (status = 200, description = "the figures", body = Stats),
+    (status = 200, description = "the figures", body = Stats,
+        example = json!({ "pending": 12, "scheduled": 0, "done": 4711, "dead": 1, "invalid": 0, "oldestPendingSeconds": 0.8 })),
 ))]
 pub(super) async fn get_outbox_stats(call: Call<ReadScope>) -> Result<Json<Stats>, Problem> {
     let inspector = Inspector::new(call.state.services()?.collections.clone());
@@ -36,15 +39,15 @@ pub(super) async fn get_outbox_stats(call: Call<ReadScope>) -> Result<Json<Stats
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct GroupsQuery {
-    /// type, key, or reason: the first word of deadReason.
+    /// The field to group by: `type`, `key`, or `reason` (the first word of `deadReason`).
     #[param(inline)]
     by: GroupBy,
-    /// The most groups of each status; 20 by default.
+    /// The most groups of each status. By default 20.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     top: Option<Limit<1_000>>,
 }
 
-/// The largest groups of pending and of dead records
+/// List the largest groups of pending and of dead records
 #[utoipa::path(get, path = "/v1/outbox/groups", tag = "outbox",
     params(GroupsQuery),
     responses((status = 200, description = "the groups", body = Groups)),
@@ -62,34 +65,40 @@ pub(super) async fn list_outbox_groups(
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RecordsQuery {
-    /// Of this status; invalid: of none of the others.
+    /// Only records of this status. `invalid`: records with any other status, which are never delivered.
     #[param(inline)]
     status: Option<StatusFilter>,
-    /// Of this key.
+    /// Only records of this key.
     key: Option<String>,
-    /// Of this type.
+    /// Only records of this type.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Dead, and whose deadReason begins with this.
+    /// Only dead records whose `deadReason` begins with this.
     reason: Option<String>,
-    /// Pending, dead, done or overdue for longer than this, such as 1h.
+    /// Only records that have been pending, dead, done or overdue for longer than this, such as `1h`.
     #[param(value_type = Option<String>, example = "1h")]
     older_than: Option<DurationText>,
-    /// The sort key; by default the age where the status has one, else the id.
+    /// The sort key. By default the age if the status has one, else the id.
     #[param(inline)]
     sort: Option<Sort>,
-    /// Behind this: `next`, or an id.
+    /// Only records after this place: `next` of the previous page, or an id.
     #[param(value_type = Option<RecordIdText>, inline)]
     after: Option<String>,
-    /// The most records; 50 by default.
+    /// The most records. By default 50.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
 }
 
-/// List records without payloads and headers: oldest first where the status has an age, else by id
+/// List records, without payloads and headers
+///
+/// By default the oldest are first if the status has an age; otherwise the order is that of the ids.
 #[utoipa::path(get, path = "/v1/outbox/records", tag = "outbox",
     params(RecordsQuery),
-    responses((status = 200, description = "a part of the list", body = Listed<RecordAnswer>)),
+    responses((status = 200, description = "a page of the list", body = Listed<RecordAnswer>, example = json!({
+        "items": [{ "id": "order-7-created", "key": "order-7", "type": "OrderCreated", "status": "dead", "attempt": 10,
+            "deadAt": "2026-07-14T09:00:00Z", "deadReason": "attempts exhausted: no queue is bound for this message" }],
+        "next": null,
+    }))),
 )]
 pub(super) async fn list_outbox_records(
     call: Call<ReadScope, NoParameters, RecordsQuery>,
@@ -111,12 +120,15 @@ pub(super) async fn list_outbox_records(
     Ok(Json(Listed { items, next: page.next, note: page.note }))
 }
 
-/// One record, payload and all
+/// Read a record, with payload and headers
 #[utoipa::path(get, path = "/v1/outbox/records/{id}", tag = "outbox",
     params(RecordPath),
     responses(
-        (status = 200, description = "the record", body = RecordAnswer),
-        (status = 404, description = "`not_found`"),
+        (status = 200, description = "the record", body = RecordAnswer, example = json!({
+            "id": "order-7-created", "key": "order-7", "type": "OrderCreated", "status": "pending",
+            "payload": { "order": 7 }, "partition": 21,
+        })),
+        (status = 404, description = "`not_found`: no record has this id"),
     ),
 )]
 pub(super) async fn get_outbox_record(

@@ -16,18 +16,18 @@ use crate::ops::problem_code::ProblemCode;
 use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveRefusal, Redriver};
 use crate::wakeup::Wakeup;
 
-/// Which dead records to requeue; all of them by default.
+/// The dead records to requeue. By default all.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RequeueRequest {
-    /// Of this key.
+    /// Only records of this key.
     key: Option<String>,
-    /// Of this type.
+    /// Only records of this type.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Whose deadReason begins with this.
+    /// Only records whose `deadReason` begins with this.
     reason: Option<String>,
-    /// Report how many it would be, and change nothing.
+    /// Report how many records match, and change nothing.
     dry_run: Option<bool>,
 }
 
@@ -36,20 +36,21 @@ impl Request for RequeueRequest {}
 /// Records that were requeued.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RequeueAnswer {
-    /// Records that were chosen.
+    /// The number of records that match.
     matched: u64,
-    /// Those that were requeued; none with `dryRun`.
+    /// The number of records that were requeued; 0 with `dryRun`.
     requeued: u64,
-    /// Why some were not changed, and the remedy.
+    /// Why some records were not changed, and what to do; absent if all were.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     note: Option<String>,
 }
 
-/// Make dead records pending again, in their old place
+/// Requeue dead records: they become pending again, in their old place
 #[utoipa::path(post, path = "/v1/outbox/requeue", tag = "outbox",
     request_body(content = RequeueRequest, example = json!({ "reason": "refused", "dryRun": true })),
-    responses((status = 200, description = "done", body = RequeueAnswer)),
+    responses((status = 200, description = "the records were requeued", body = RequeueAnswer,
+        example = json!({ "matched": 3, "requeued": 0 }))),
 )]
 pub(super) async fn requeue_outbox_records(
     call: Call<AdminScope>,
@@ -77,19 +78,19 @@ pub(super) async fn requeue_outbox_records(
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RequeueQuery {
-    /// A delivered one too: its consumers receive it again.
+    /// Requeue a delivered record too: its consumers receive it again.
     redeliver: Option<bool>,
     /// Report the outcome, and change nothing.
     dry_run: Option<bool>,
 }
 
-/// Make one dead record pending again
+/// Requeue one dead record
 #[utoipa::path(post, path = "/v1/outbox/records/{id}/requeue", tag = "outbox",
     params(RecordPath, RequeueQuery),
     responses(
-        (status = 200, description = "done", body = RequeueAnswer),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`record_leased`, or `wrong_status`: neither dead, nor done with `redeliver`"),
+        (status = 200, description = "the record was requeued", body = RequeueAnswer),
+        (status = 404, description = "`not_found`: no record has this id"),
+        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is not dead (or, with `redeliver`, not done)"),
     ),
 )]
 pub(super) async fn requeue_outbox_record(
@@ -103,13 +104,13 @@ pub(super) async fn requeue_outbox_record(
     Ok(Json(RequeueAnswer { matched: 1, requeued: u64::from(!dry_run), note: None }))
 }
 
-/// Remove a dead, scheduled or invalid record, or a pending one that no instance has leased
+/// Discard a record: dead, scheduled, invalid, or pending and not leased
 #[utoipa::path(delete, path = "/v1/outbox/records/{id}", tag = "outbox",
     params(RecordPath),
     responses(
-        (status = 204, description = "it is gone"),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`record_leased`, or `wrong_status`: it is done"),
+        (status = 204, description = "the record was deleted"),
+        (status = 404, description = "`not_found`: no record has this id"),
+        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is done"),
     ),
 )]
 pub(super) async fn discard_outbox_record(

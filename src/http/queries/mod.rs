@@ -44,22 +44,22 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
         .routes(routes!(count_snapshots))
 }
 
-/// What to find: a list, from a cursor on, or a page.
+/// A query: a list, from a cursor on, or a page.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct QueryRequest {
-    /// The condition; all without it.
+    /// The condition. By default all documents.
     condition: Option<ConditionJson>,
-    /// The fields of the items; all without it.
+    /// The fields of the items. By default all.
     projection: Option<ProjectionJson>,
-    /// The order, which the id ends.
+    /// The order. Postrider adds the id at its end.
     sort: Option<Vec<SortJson>>,
-    /// The most items; 100 by default.
+    /// The most items. By default 100.
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 1_000)]
     limit: Option<Limit<{ MAX_LIST as i64 }>>,
-    /// Behind this place: `next` of the part before, with the same sort.
+    /// Only items after this place: the `next` of the previous part, with the same sort.
     after: Option<String>,
-    /// A page with the number of all, in place of `limit` and `after`.
+    /// A page with the total number, in place of `limit` and `after`.
     page: Option<PageRequest>,
 }
 
@@ -67,10 +67,10 @@ struct QueryRequest {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PageRequest {
-    /// Its number, from 1, which is the default.
+    /// The number of the page. By default 1, the first.
     #[schema(value_type = Option<i64>, minimum = 1)]
     index: Option<Bounded<1, { i64::MAX }>>,
-    /// Its items; 10 by default.
+    /// The items per page. By default 10.
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 100)]
     size: Option<Limit<{ MAX_PAGE as i64 }>>,
 }
@@ -132,12 +132,12 @@ pub(super) fn query_of(
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "describes an answer that is written as it is read")]
 struct QueryAnswer {
-    /// The documents as they are stored; `_id` is `id` of an append, and `aggregateId` of a snapshot.
+    /// The documents as they are stored. `_id` is called `id` for events, and `aggregateId` for snapshots.
     items: Vec<JsonObject>,
-    /// Of a list: the `after` of the next part; null at the end.
+    /// For a list: the `after` of the next part; null at the end.
     #[schema(required = false)]
     next: Option<String>,
-    /// Of a page: the number of all documents that meet the condition.
+    /// For a page: the number of all documents that meet the condition.
     #[schema(required = false, nullable = false)]
     total: Option<i64>,
 }
@@ -149,11 +149,11 @@ struct PageAnswer {
     total: u64,
 }
 
-/// What to count.
+/// The documents to count.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CountRequest {
-    /// The condition; all without it.
+    /// The condition. By default all documents.
     condition: Option<ConditionJson>,
 }
 
@@ -172,18 +172,20 @@ struct CountAnswer {
 
 type QueryCall = Call<ReadScope, KindPath, TenantQuery>;
 
-/// Find appends of all aggregates of a name by a condition; as NDJSON where that is accepted
+/// Find events of all aggregates of a name by a condition
+///
+/// With `Accept: application/x-ndjson` the answer has one item per line.
 #[utoipa::path(post, path = "/v1/aggregates/{name}/events/query", tag = "queries",
     params(KindPath, TenantQuery),
     request_body(content = QueryRequest, example = json!({
         "condition": { "operator": "EQ", "field": "body.name", "value": "OrderPlaced" }, "limit": 10
     })),
     responses(
-        (status = 200, description = "sent as they are read", content(
+        (status = 200, description = "the documents, sent as they are read", content(
             (QueryAnswer = "application/json"),
             (String = "application/x-ndjson"),
         )),
-        (status = 404, description = "`not_found`: this instance hosts no events"),
+        (status = 404, description = "`not_found`: this instance does not serve events"),
     ),
 )]
 async fn query_events(
@@ -195,9 +197,10 @@ async fn query_events(
     query(call, Target::Events, body, ListForm::accepted(&headers), permit).await
 }
 
-/// Find snapshots by a condition; as NDJSON where that is accepted
+/// Find snapshots by a condition
 ///
-/// Those of deleted aggregates only with a condition DELETED.
+/// Snapshots of deleted aggregates are found only with a condition `DELETED`. With `Accept: application/x-ndjson` the
+/// answer has one item per line.
 #[utoipa::path(post, path = "/v1/aggregates/{name}/snapshots/query", tag = "queries",
     params(KindPath, TenantQuery),
     request_body(content = QueryRequest, example = json!({
@@ -205,11 +208,13 @@ async fn query_events(
         "sort": [{ "field": "state.total", "direction": "DESC" }], "page": { "index": 1, "size": 10 }
     })),
     responses(
-        (status = 200, description = "sent as they are read", content(
-            (QueryAnswer = "application/json"),
+        (status = 200, description = "the documents, sent as they are read", content(
+            (QueryAnswer = "application/json", example = json!({
+                "items": [{ "aggregateId": "o-1", "version": 3, "state": { "total": 120 } }], "next": null,
+            })),
             (String = "application/x-ndjson"),
         )),
-        (status = 404, description = "`not_found`: this instance hosts no snapshots"),
+        (status = 404, description = "`not_found`: this instance does not serve snapshots"),
     ),
 )]
 async fn query_snapshots(
@@ -221,13 +226,13 @@ async fn query_snapshots(
     query(call, Target::Snapshots, body, ListForm::accepted(&headers), permit).await
 }
 
-/// Count appends of all aggregates of a name
+/// Count appends of all aggregates of a name by a condition
 #[utoipa::path(post, path = "/v1/aggregates/{name}/events/count", tag = "queries",
     params(KindPath, TenantQuery),
     request_body(content = CountRequest, example = json!({ "condition": { "operator": "ALL" } })),
     responses(
-        (status = 200, description = "the number", body = CountAnswer),
-        (status = 404, description = "`not_found`: this instance hosts no events"),
+        (status = 200, description = "the number", body = CountAnswer, example = json!({ "count": 42 })),
+        (status = 404, description = "`not_found`: this instance does not serve events"),
     ),
 )]
 async fn count_events(
@@ -237,13 +242,13 @@ async fn count_events(
     count(call, Target::Events, body).await
 }
 
-/// Count snapshots
+/// Count snapshots by a condition
 #[utoipa::path(post, path = "/v1/aggregates/{name}/snapshots/count", tag = "queries",
     params(KindPath, TenantQuery),
     request_body(content = CountRequest, example = json!({ "condition": { "operator": "ALL" } })),
     responses(
-        (status = 200, description = "the number", body = CountAnswer),
-        (status = 404, description = "`not_found`: this instance hosts no snapshots"),
+        (status = 200, description = "the number", body = CountAnswer, example = json!({ "count": 42 })),
+        (status = 404, description = "`not_found`: this instance does not serve snapshots"),
     ),
 )]
 async fn count_snapshots(

@@ -82,11 +82,11 @@ struct WowPath {
 struct WowQuery {
     /// The condition.
     condition: Option<ConditionJson>,
-    /// The fields of the answer; all without it.
+    /// The fields of the answer. By default all.
     projection: Option<ProjectionJson>,
     /// The order.
     sort: Option<Vec<SortJson>>,
-    /// Of a list: the most documents; 10 by default, and 0 for as many as one answer may have (1,000).
+    /// For a list: the most documents. By default 10; 0 means 1,000, the most of one answer.
     #[schema(value_type = Option<i32>, minimum = 0, maximum = 1_000)]
     limit: Option<Bounded<0, { MAX_LIST as i64 }>>,
     /// The page.
@@ -111,7 +111,7 @@ struct WowPage<T> {
     /// The number of all documents that meet the condition.
     #[schema(minimum = 0)]
     total: u64,
-    /// Those of the page.
+    /// The documents of the page.
     list: Vec<T>,
 }
 
@@ -121,7 +121,7 @@ type WowCall = Call<ReadScope, WowPath>;
 ///
 /// # Errors
 ///
-/// A header that is there twice, or is not ASCII: without it a client would see what others have.
+/// A header occurs twice, or is not ASCII. If it were ignored, a client would see documents of others.
 fn scope(path: &WowPath, headers: &HeaderMap) -> Result<QueryScope, Problem> {
     let header = |name: &str| {
         let mut values = headers.get_all(name).iter();
@@ -158,14 +158,14 @@ impl WowQuery {
     }
 }
 
-/// One snapshot that meets a condition (Wow; with `api.wow_routes`)
+/// Find one snapshot (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/single", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "AGGREGATE_ID", "value": "o-1" }
     })),
     responses(
         (status = 200, description = "the snapshot", body = JsonObject),
-        (status = 404, description = "`not_found`: none meets the condition"),
+        (status = 404, description = "`not_found`: no snapshot meets the condition"),
     ),
 )]
 async fn wow_single_snapshot(
@@ -178,14 +178,14 @@ async fn wow_single_snapshot(
     Ok(Json(WowAnswer(StoredAnswer::new(found, Target::Snapshots))))
 }
 
-/// The state of one snapshot that meets a condition (Wow)
+/// Find the state of one snapshot (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/single/state", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "AGGREGATE_ID", "value": "o-1" }
     })),
     responses(
         (status = 200, description = "the state", body = JsonObject),
-        (status = 404, description = "`not_found`: none meets the condition"),
+        (status = 404, description = "`not_found`: no snapshot meets the condition"),
     ),
 )]
 async fn wow_single_state(
@@ -197,12 +197,12 @@ async fn wow_single_state(
     Ok(Json(State::of(single(&call, &query).await?)))
 }
 
-/// A list of snapshots (Wow)
+/// List snapshots (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/list", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "ALL" }, "limit": 10
     })),
-    responses((status = 200, description = "sent as they are read", content(
+    responses((status = 200, description = "the documents, sent as they are read", content(
         (Vec<JsonObject> = "application/json"), (String = "text/event-stream"),
     ))),
 )]
@@ -221,12 +221,12 @@ async fn wow_list_snapshots(
     .await
 }
 
-/// The states of a list of snapshots (Wow)
+/// List the states of snapshots (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/list/state", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "ALL" }, "limit": 10
     })),
-    responses((status = 200, description = "sent as they are read", content(
+    responses((status = 200, description = "the documents, sent as they are read", content(
         (Vec<JsonObject> = "application/json"), (String = "text/event-stream"),
     ))),
 )]
@@ -241,7 +241,7 @@ async fn wow_list_states(
     list(&call.state, listing, ListForm::accepted_by_wow(&headers), permit, State::of).await
 }
 
-/// A page of snapshots (Wow)
+/// Read a page of snapshots (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/paged", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "ALL" }, "pagination": { "index": 1, "size": 10 }
@@ -259,7 +259,7 @@ async fn wow_page_snapshots(
     Ok(Json(WowPage { total, list: list.collect() }).into_response())
 }
 
-/// The states of a page of snapshots (Wow)
+/// Read a page of the states of snapshots (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/paged/state", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "ALL" }, "pagination": { "index": 1, "size": 10 }
@@ -276,7 +276,7 @@ async fn wow_page_states(
     Ok(Json(WowPage { total, list }).into_response())
 }
 
-/// The number of snapshots (Wow)
+/// Count snapshots (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/count", tag = "wow",
     params(WowPath), request_body(content = ConditionJson, example = json!({ "operator": "ALL" })),
     responses((status = 200, description = "the number", body = u64)),
@@ -289,12 +289,12 @@ async fn wow_count_snapshots(
     count(call, &headers, Target::Snapshots, body).await
 }
 
-/// A list of appends (Wow)
+/// List appends (Wow)
 #[utoipa::path(post, path = "/wow/{name}/event/list", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "ALL" }, "limit": 10
     })),
-    responses((status = 200, description = "sent as they are read", content(
+    responses((status = 200, description = "the documents, sent as they are read", content(
         (Vec<JsonObject> = "application/json"), (String = "text/event-stream"),
     ))),
 )]
@@ -313,7 +313,7 @@ async fn wow_list_events(
     .await
 }
 
-/// A page of appends (Wow)
+/// Read a page of appends (Wow)
 #[utoipa::path(post, path = "/wow/{name}/event/paged", tag = "wow",
     params(WowPath), request_body(content = WowQuery, example = json!({
         "condition": { "operator": "ALL" }, "pagination": { "index": 1, "size": 10 }
@@ -330,7 +330,7 @@ async fn wow_page_events(
     Ok(Json(WowPage { total, list: list.collect() }).into_response())
 }
 
-/// The number of appends (Wow)
+/// Count appends (Wow)
 #[utoipa::path(post, path = "/wow/{name}/event/count", tag = "wow",
     params(WowPath), request_body(content = ConditionJson, example = json!({ "operator": "ALL" })),
     responses((status = 200, description = "the number", body = u64)),

@@ -27,27 +27,27 @@ const DEFAULT_PARKED: i64 = 100;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct SubscriptionRequest {
-    /// Its name.
+    /// The name.
     #[schema(inline)]
     name: SubscriptionName,
-    /// push: copied as outbox records; pull: read and acknowledged by a member.
+    /// `push`: events are copied as outbox records. `pull`: a member reads and acknowledges them.
     #[schema(inline)]
     kind: SubscriptionKind,
-    /// The position behind which it begins; 0 by default: all events.
+    /// The position after which it begins. By default 0: all events.
     #[schema(value_type = Option<i64>, minimum = 0)]
     after: Option<Bounded<0, { i64::MAX }>>,
-    /// Of these aggregate names; of all by default.
+    /// Only these aggregate names. By default all.
     aggregates: Option<Vec<String>>,
-    /// With these event names; with all by default.
+    /// Only these event names. By default all.
     events: Option<Vec<String>>,
-    /// Of this tenant.
+    /// Only this tenant.
     tenant_id: Option<String>,
-    /// push: the exchange or topic of the records.
+    /// For `push`: the exchange or topic of the records.
     destination: Option<String>,
-    /// push: the most records that wait; 1000 by default.
+    /// For `push`: the most records that wait for their delivery. By default 1000.
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 10_000)]
     max_pending: Option<Bounded<1, 10_000>>,
-    /// pull: how long a member may be silent; 30s by default.
+    /// For `pull`: the time after which a member that neither reads nor acknowledges can be replaced. By default 30s.
     #[schema(inline)]
     lease: Option<DurationText>,
 }
@@ -98,8 +98,8 @@ impl Request for SubscriptionRequest {
         "name": "billing", "kind": "pull", "aggregates": ["order"], "lease": "30s",
     })),
     responses(
-        (status = 201, description = "a majority has it", body = SubscriptionReport),
-        (status = 404, description = "`not_found`: this instance has no feed"),
+        (status = 201, description = "a majority has the subscription", body = SubscriptionReport),
+        (status = 404, description = "`not_found`: the feed is not enabled on this instance"),
         (status = 409, description = "`subscription_exists`; `too_many_subscriptions`; `position_ahead`: `after` is beyond the head"),
     ),
 )]
@@ -112,10 +112,10 @@ pub(super) async fn create_subscription(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// All subscriptions by name, and how far they are behind
+/// List all subscriptions, with their positions and lags
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", responses(
-    (status = 200, description = "all of them", body = Listed<SubscriptionReport>),
-    (status = 404, description = "`not_found`: this instance has no feed"),
+    (status = 200, description = "all subscriptions", body = Listed<SubscriptionReport>),
+    (status = 404, description = "`not_found`: the feed is not enabled on this instance"),
 ))]
 pub(super) async fn list_subscriptions(
     call: Call<ReadScope>,
@@ -123,12 +123,12 @@ pub(super) async fn list_subscriptions(
     Ok(Json(call.state.subscriptions()?.list().await?.into()))
 }
 
-/// One subscription, and how far it is behind
+/// Read a subscription, with its position and lag
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions",
     params(SubscriptionPath),
     responses(
         (status = 200, description = "the subscription", body = SubscriptionReport),
-        (status = 404, description = "`not_found`"),
+        (status = 404, description = "`not_found`: no subscription has this name"),
     ),
 )]
 pub(super) async fn get_subscription(
@@ -137,12 +137,14 @@ pub(super) async fn get_subscription(
     Ok(Json(call.state.subscriptions()?.get(call.path.name.as_str()).await?))
 }
 
-/// Delete a subscription and its parked events; records that it has copied stay in the outbox
+/// Delete a subscription and its parked events
+///
+/// Records that it has copied stay in the outbox, and are delivered.
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions",
     params(SubscriptionPath),
     responses(
-        (status = 204, description = "it is gone"),
-        (status = 404, description = "`not_found`"),
+        (status = 204, description = "the subscription was deleted"),
+        (status = 404, description = "`not_found`: no subscription has this name"),
     ),
 )]
 pub(super) async fn delete_subscription(
@@ -155,13 +157,13 @@ pub(super) async fn delete_subscription(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Pause a subscription; paused already, it stays so
+/// Pause a subscription
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/pause", tag = "subscriptions",
     params(SubscriptionPath),
     responses(
-        (status = 200, description = "it gives out and copies nothing more", body = SubscriptionReport),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`wrong_feed`: it has stopped"),
+        (status = 200, description = "the subscription returns and copies no more events", body = SubscriptionReport),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "`wrong_feed`: the subscription has stopped; replay it"),
     ),
 )]
 pub(super) async fn pause_subscription(
@@ -174,13 +176,13 @@ pub(super) async fn pause_subscription(
     Ok(Json(paused))
 }
 
-/// Resume a paused subscription; running already, it stays so
+/// Resume a paused subscription
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/resume", tag = "subscriptions",
     params(SubscriptionPath),
     responses(
-        (status = 200, description = "it proceeds behind its position", body = SubscriptionReport),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`wrong_feed`: it has stopped; replay it"),
+        (status = 200, description = "the subscription continues after its position", body = SubscriptionReport),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "`wrong_feed`: the subscription has stopped; replay it"),
     ),
 )]
 pub(super) async fn resume_subscription(
@@ -193,23 +195,23 @@ pub(super) async fn resume_subscription(
     Ok(Json(resumed))
 }
 
-/// Where to start again.
+/// The position to start from.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReplayQuery {
-    /// The position behind which it starts again; 0 by default: all events.
+    /// The position after which it starts again. By default 0: all events.
     #[param(value_type = Option<i64>, minimum = 0)]
     position: Option<Bounded<0, { i64::MAX }>>,
 }
 
-/// Start a subscription again behind an earlier position of the current feed
+/// Replay a subscription: start it again after an earlier position of the current feed
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/replay", tag = "subscriptions",
     params(SubscriptionPath, ReplayQuery),
     responses(
-        (status = 200, description = "leases of before are lost; parked events behind the position are forgotten, since they come again", body = SubscriptionReport),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`position_ahead`: beyond the head"),
+        (status = 200, description = "earlier leases have ended; parked events after the position were removed, because they come again", body = SubscriptionReport),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "`position_ahead`: the position is beyond the head"),
     ),
 )]
 pub(super) async fn replay_subscription(
@@ -228,20 +230,22 @@ pub(super) async fn replay_subscription(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ParkedQuery {
-    /// Behind this position: `next`.
+    /// Only events after this position: the `next` of the previous page.
     #[param(value_type = Option<i64>, minimum = 0)]
     after: Option<Bounded<0, { i64::MAX }>>,
-    /// The most events; 100 by default.
+    /// The most events. By default 100.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
 }
 
-/// The parked events of a pull subscription, or the events of a push subscription whose records are dead
+/// List parked events
+///
+/// For `push` they are the events whose records are dead.
 #[utoipa::path(get, path = "/v1/subscriptions/{name}/parked", tag = "subscriptions",
     params(SubscriptionPath, ParkedQuery),
     responses(
-        (status = 200, description = "a part of the list, ascending by position", body = Listed<ParkedEvent>),
-        (status = 404, description = "`not_found`"),
+        (status = 200, description = "a page of the list, ascending by position", body = Listed<ParkedEvent>),
+        (status = 404, description = "`not_found`: no subscription has this name"),
     ),
 )]
 pub(super) async fn list_parked_events(
@@ -257,12 +261,12 @@ pub(super) async fn list_parked_events(
     Ok(Json(Listed { items, next, note: None }))
 }
 
-/// Which parked events to discard.
+/// The parked events to discard.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DiscardQuery {
-    /// The one at this position; all by default.
+    /// Only the event at this position. By default all.
     #[param(value_type = Option<i64>, minimum = 1)]
     position: Option<Bounded<1, { i64::MAX }>>,
 }
@@ -270,17 +274,17 @@ pub(super) struct DiscardQuery {
 /// Parked events that were discarded.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct DiscardAnswer {
-    /// How many there were.
+    /// The number of events that were discarded.
     discarded: i64,
 }
 
-/// Forget parked events of a pull subscription
+/// Discard parked events of a pull subscription
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}/parked", tag = "subscriptions",
     params(SubscriptionPath, DiscardQuery),
     responses(
-        (status = 200, description = "they are gone", body = DiscardAnswer),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`wrong_kind`: discard dead records under /v1/outbox"),
+        (status = 200, description = "the events were discarded", body = DiscardAnswer),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "`wrong_kind`: it is a push subscription; discard its dead records under `/v1/outbox`"),
     ),
 )]
 pub(super) async fn discard_parked_events(

@@ -32,7 +32,7 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 struct SubscriptionPath {
-    /// The subscription.
+    /// The name of the subscription.
     #[param(inline)]
     name: SubscriptionName,
 }

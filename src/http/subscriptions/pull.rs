@@ -19,7 +19,7 @@ use crate::http::subscriptions::SubscriptionPath;
 /// Events of one answer, by default.
 const DEFAULT_PULLED: u32 = 100;
 
-/// Who reads, and how much.
+/// The member that reads, and how much.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -27,11 +27,11 @@ pub(super) struct PullQuery {
     /// The member: a name that no other process uses.
     #[param(inline)]
     member: IdText,
-    /// The most events; 100 by default.
+    /// The most events. By default 100.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
-    /// How long to wait where there are no events, such as 20s; not at all by default, and at most half of
-    /// api.timeout.
+    /// How long to wait if there are no events, such as `20s`. By default not at all; at most half of
+    /// `api.timeout`.
     #[param(inline)]
     wait: Option<DurationText>,
 }
@@ -40,28 +40,28 @@ pub(super) struct PullQuery {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PulledAnswer {
-    /// Proof of the lease: each acknowledgement names it.
+    /// The lease, which each acknowledgement names.
     lease: String,
-    /// The milliseconds until the lease ends, unless the member reads or acknowledges before.
+    /// The milliseconds until another member can take over, unless this one reads or acknowledges before.
     lease_millis: u64,
     /// The id of the feed.
     feed: String,
-    /// The events behind the acknowledged position, ascending by position. They come again until they are
+    /// The events after the acknowledged position, ascending by position. They come again until they are
     /// acknowledged.
     items: Vec<FeedEvent>,
-    /// The position that acknowledges all of them.
+    /// The position that acknowledges all these events.
     next: i64,
     /// The last position of the feed.
     head: i64,
 }
 
-/// The events behind the acknowledged position, for the one member that has the lease
+/// Read the events after the acknowledged position, as the member that has the lease
 #[utoipa::path(get, path = "/v1/subscriptions/{name}/events", tag = "subscriptions",
     params(SubscriptionPath, PullQuery),
     responses(
         (status = 200, description = "the member has the lease", body = PulledAnswer),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`member_active`: another member has the lease, with Retry-After; `subscription_paused`; `wrong_feed`; `wrong_kind`; `lease_lost`: it was changed several times meanwhile"),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "`member_active`: another member has the lease, with Retry-After; `subscription_paused`; `wrong_feed`; `wrong_kind`; `lease_lost`: the subscription was changed several times in the meantime"),
     ),
 )]
 pub(super) async fn pull_subscription_events(
@@ -83,7 +83,7 @@ pub(super) async fn pull_subscription_events(
     }))
 }
 
-/// What to acknowledge.
+/// The events to acknowledge.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AckRequest {
@@ -100,21 +100,21 @@ impl Request for AckRequest {
     }
 }
 
-/// What is acknowledged.
+/// The acknowledged position.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct AckAnswer {
-    /// All events up to this position.
+    /// All events up to this position are acknowledged.
     position: i64,
 }
 
-/// Acknowledge all events up to a position; a repetition has no effect
+/// Acknowledge all events up to a position
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions",
     params(SubscriptionPath),
     request_body(content = AckRequest, example = json!({ "lease": "9f….1.worker-1", "position": 7 })),
     responses(
-        (status = 200, description = "a majority has it", body = AckAnswer),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "`lease_lost`: another member has taken over, or there was a replay; `position_ahead` of what was given out; `position_behind` what is acknowledged; `wrong_kind`"),
+        (status = 200, description = "a majority has the position; a repeated request has no effect", body = AckAnswer),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "`lease_lost`: another member has taken over, or there was a replay; `position_ahead`: no read with this lease has returned the position; `position_behind`: a later position is acknowledged; `wrong_kind`"),
     ),
 )]
 pub(super) async fn acknowledge_subscription_events(
@@ -127,7 +127,7 @@ pub(super) async fn acknowledge_subscription_events(
     Ok(Json(AckAnswer { position }))
 }
 
-/// What to park.
+/// The event to park.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ParkRequest {
@@ -136,7 +136,7 @@ pub(super) struct ParkRequest {
     /// The position of the event.
     #[schema(value_type = i64, minimum = 1)]
     position: Bounded<1, { i64::MAX }>,
-    /// Why, for operators.
+    /// The reason, for operators.
     #[schema(min_length = 1, max_length = 2000)]
     reason: String,
 }
@@ -147,16 +147,16 @@ impl Request for ParkRequest {
     }
 }
 
-/// Park one event for operators, and acknowledge all events up to it; a repetition has no effect
+/// Park an event that cannot be handled, and acknowledge all events up to it
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/park", tag = "subscriptions",
     params(SubscriptionPath),
     request_body(content = ParkRequest, example = json!({
         "lease": "9f….1.worker-1", "position": 7, "reason": "unknown currency",
     })),
     responses(
-        (status = 200, description = "a majority has it", body = AckAnswer),
-        (status = 404, description = "`not_found`"),
-        (status = 409, description = "as an acknowledgement; `too_many_parked`: discard some of them, or replay"),
+        (status = 200, description = "a majority has the position; a repeated request has no effect", body = AckAnswer),
+        (status = 404, description = "`not_found`: no subscription has this name"),
+        (status = 409, description = "as for an acknowledgement; `too_many_parked`: discard some parked events, or replay"),
     ),
 )]
 pub(super) async fn park_subscription_event(

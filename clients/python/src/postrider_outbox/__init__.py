@@ -1,4 +1,4 @@
-"""Writes records of the Postrider outbox, each in the transaction of the change that it reports.
+"""Writes outbox records for Postrider, each in the MongoDB transaction of your own change.
 
 >>> outbox = Outbox(database)
 >>> def place_order(session):

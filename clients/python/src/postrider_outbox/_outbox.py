@@ -37,9 +37,9 @@ class Outbox:
         collection_prefix: str = "",
         header_hook: HeaderHook | None = None,
     ) -> None:
-        """Makes an outbox.
+        """Creates an outbox.
 
-        :param database: of the client that the sessions are of.
+        :param database: from the client that starts the sessions.
         :param collection_prefix: ``outbox.collection_prefix`` of Postrider's configuration.
         :param header_hook: called by each ``enqueue``; returns headers to add to the record's own.
         """
@@ -105,7 +105,7 @@ class AsyncOutbox:
         collection_prefix: str = "",
         header_hook: HeaderHook | None = None,
     ) -> None:
-        """Makes an outbox; the parameters are those of ``Outbox``."""
+        """Creates an outbox; the parameters are those of ``Outbox``."""
         if not isinstance(database, AsyncDatabase):
             raise TypeError(
                 f"database must be a pymongo AsyncDatabase, not {kind_of(database)}; "

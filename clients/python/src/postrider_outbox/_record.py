@@ -21,8 +21,8 @@ HeaderValue = Union[
 class Record:
     """A message to send, as ``Outbox.enqueue`` takes it.
 
-    The id and ``created_at`` are made here, so that a transaction that is repeated writes the same
-    ones: make the record outside of the function that ``with_transaction`` calls.
+    The constructor sets the id and ``created_at``, so that a repeated transaction writes the same
+    ones: create the record outside of the function that ``with_transaction`` calls.
 
     The values are checked by ``enqueue``, which changes none of them.
     """
@@ -56,16 +56,16 @@ class Record:
         visible_at: datetime | None = None,
         dedup_key: str | None = None,
     ) -> None:
-        """Makes a record.
+        """Creates a record.
 
         :param type: what routes match on, such as ``OrderCreated``; not empty.
-        :param payload: whatever BSON can express. Documents and lists are sent as JSON, text as
+        :param payload: a value that BSON can express. Documents and lists are sent as JSON, text as
             UTF-8, bytes as they are, None as an empty body or a tombstone.
         :param key: records of one key are delivered in order; without a key there is no order.
         :param id: the message id, by which consumers recognise a repetition. By default a new UUID.
         :param headers: scalars and bytes by name.
-        :param content_type: where the one that follows from the payload is not meant.
-        :param destination: the exchange or topic, past all routes.
+        :param content_type: by default it follows from the payload.
+        :param destination: the exchange or topic, in place of that of the route.
         :param tenant_id: sent as the header ``tenant-id``.
         :param created_at: the timestamp of the message, with a time zone. By default now.
         :param visible_at: not delivered before this time (with a time zone), by MongoDB's clock.

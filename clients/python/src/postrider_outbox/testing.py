@@ -103,7 +103,7 @@ class Relay:
         settings: Mapping[str, str] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        """Makes a relay that does not run yet.
+        """Creates a relay that does not run yet.
 
         :param uri: of MongoDB, with the database in which the records are.
         :param command: what starts Postrider. By default the program that the environment variable
@@ -194,7 +194,7 @@ class Relay:
         type: str | None = None,
         timeout: float = 10.0,
     ) -> list[Message]:
-        """Waits until at least so many messages were sent, and returns them.
+        """Waits until at least ``count`` messages were sent, and returns them.
 
         :raises AssertionError: there were fewer when the time was up.
         :raises RelayError: Postrider has ended.

@@ -17,13 +17,13 @@ use crate::{Append, Expected, NewEvent, Trace};
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AppendRequest {
-    /// Identifies the request: a repeated one gets the answer of the first.
+    /// The id of the request. A repeated request gets the answer of the first.
     pub request_id: IdText,
-    /// Identifies the command.
+    /// The id of the command.
     pub command_id: Option<IdText>,
-    /// The version before this append; any without it.
+    /// The version that the aggregate must have before this append. By default any.
     pub expected_version: Option<ExpectedVersion>,
-    /// The tenant: a header of the messages.
+    /// The tenant, which is sent as a header of the messages.
     pub tenant_id: Option<IdText>,
     /// The owner.
     pub owner_id: Option<IdText>,
@@ -39,13 +39,13 @@ pub struct AppendRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EventRequest {
-    /// The type of its message.
+    /// The name, which is the type of the message.
     pub name: EventName,
-    /// The revision of its body's form.
+    /// The revision of the form of the body.
     pub revision: Option<IdText>,
-    /// What a reader makes of its body, such as the name of a class.
+    /// The type that a reader decodes the body to, such as the name of a class.
     pub body_type: Option<IdText>,
-    /// The payload of its message.
+    /// The body, which is the payload of the message.
     pub body: JsonObject,
 }
 

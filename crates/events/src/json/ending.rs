@@ -14,9 +14,9 @@ use crate::json::value::IdText;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndRequest {
-    /// Identifies the request: a repeated one gets the answer of the first.
+    /// The id of the request. A repeated request gets the answer of the first.
     pub request_id: IdText,
-    /// Why: in the event and in the log.
+    /// The reason, which is stored in the event and logged.
     pub reason: ReasonText,
 }
 
@@ -24,12 +24,12 @@ pub struct EndRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EraseRequest {
-    /// Identifies the request: a repeated one gets the present state of the first.
+    /// The id of the request. A repeated request gets the present state of the erasure.
     pub request_id: IdText,
-    /// Why: in the event and in the log. It must not have the content that is erased.
+    /// The reason, which is stored in the event and logged. It must not contain what is erased.
     pub reason: ReasonText,
-    /// Remove the records that were not delivered yet, instead of delivering them first; false by
-    /// default.
+    /// Whether records that are not delivered yet are removed, instead of delivered first. By default
+    /// false.
     pub discard_pending: Option<bool>,
 }
 

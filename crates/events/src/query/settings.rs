@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuerySettings {
-    /// How long MongoDB may work on a query; then it is ended, and answered with 503.
+    /// How long MongoDB may execute a query. Then the query is ended and answered with 503.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms", "x-at-most" = "1h"))]
     pub timeout: Duration,
@@ -18,7 +18,7 @@ pub struct QuerySettings {
     pub max_scan: u64,
     /// What happens to a query that would read all of a larger collection: `refuse`, or `warn`, which executes it and logs a warning.
     pub scans: ScanPolicy,
-    /// Whether the operator RAW is allowed: a filter of MongoDB, of operators that only test fields.
+    /// Whether the operator `RAW` is allowed: a filter in MongoDB's own form, with operators that only test fields.
     pub raw: bool,
 }
 

@@ -45,11 +45,11 @@ pub struct SubscriptionReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub head: Option<i64>,
-    /// Events of the feed behind the position, whether or not the filter lets them pass.
+    /// Events of the feed after the position, whether or not the filter lets them pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub lag_events: Option<i64>,
-    /// The age of the first event behind the position, whether or not the filter lets it pass; 0 at the head.
+    /// The age of the first event after the position, whether or not the filter lets it pass; 0 at the head.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub lag_seconds: Option<f64>,

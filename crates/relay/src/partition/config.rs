@@ -24,7 +24,7 @@ pub struct PartitionsConfig {
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms"))]
     pub rebalance: Duration,
-    /// Fixed partitions, such as `0-127` or `3,7-9`. Without it: all instances divide the 256 among themselves. No instance replaces one with fixed partitions that is gone.
+    /// Fixed partitions, such as `0-127` or `3,7-9`. By default the instances divide the 256 partitions among themselves. If an instance with fixed partitions stops, no other instance takes them over.
     #[serde(rename = "static")]
     #[schemars(example = &"0-127")]
     pub fixed: Option<PartitionSet>,

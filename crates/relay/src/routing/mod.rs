@@ -34,20 +34,20 @@ pub struct SinkRules {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Route {
-    /// A glob of message types: `*` matches any run of characters, `?` one. Without it: all.
+    /// A glob of message types: `*` matches any characters, `?` one character. By default: all types.
     #[serde(rename = "type")]
     #[schemars(example = &"Order*")]
     pub kind: Option<Glob>,
-    /// The sink. Without it: `relay.default_sink`.
+    /// The sink. By default: `relay.default_sink`.
     #[schemars(example = &"orders")]
     pub sink: Option<SinkName>,
-    /// Template of the exchange or topic. Without it: the sink's. A destination that the record names wins.
+    /// Template of the exchange or topic. By default: that of the sink. A destination that the record names takes precedence.
     #[schemars(example = &"orders")]
     pub destination: Option<Template>,
-    /// Template of the routing key, or of Kafka's record key. Without it: the sink's `routing_key`, or the record's own key.
+    /// Template of the routing key, or of the record key in Kafka. By default: the `routing_key` of the sink, or the key of the record.
     #[schemars(example = &"{type}")]
     pub key: Option<Template>,
-    /// Templates of headers to add; a record's own header of the same name wins.
+    /// Templates of headers to add. A header of the record with the same name takes precedence.
     #[schemars(extend("x-multiline" = true), example = example_headers())]
     pub headers: BTreeMap<String, Template>,
 }

@@ -11,12 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileConfig {
-    /// The file. It is created where it is absent, its folder is not. One process writes to it at a time.
-    /// Required.
+    /// The file. Postrider creates it, but not its folder. One process writes to it at a time. Required.
     #[schemars(required, example = &"/var/lib/postrider/orders.ndjson")]
     pub path: Option<PathBuf>,
     /// The size at which the file is rotated: it gets the time in milliseconds as suffix, and a new file
-    /// begins. No file is ever deleted.
+    /// begins. Postrider deletes no file.
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1KiB"))]
     pub max_size: usize,

@@ -21,20 +21,20 @@ pub struct KafkaConfig {
     /// The brokers to connect to first: `host:9092`, several with commas, or a list. Required.
     #[schemars(required, example = ["one:9092", "two:9092"])]
     pub brokers: Option<Brokers>,
-    /// Template of the topic. A destination that the record names wins, then its route's.
+    /// Template of the topic. The destination of the record takes precedence, then that of the route.
     pub topic: Template,
-    /// Properties of librdkafka, over Postrider's defaults: `compression.type` = `lz4`, `linger.ms` = 0 (5 under load), `partitioner` = `murmur2_random` (as Java's clients). `acks` = `all` and `enable.idempotence` = `true` are fixed. A record that has more than `message.max.bytes` (1000000) with its key and headers, uncompressed, is dead; so is one above the topic's own limit, `max.message.bytes`. For records of up to 16 MiB set both to 17825792; the defaults of a broker's other limits suffice.
+    /// Properties of librdkafka. Postrider's defaults: `compression.type` = `lz4`, `linger.ms` = 0 (5 under load), `partitioner` = `murmur2_random` (as Java's clients). `acks` = `all` and `enable.idempotence` = `true` are fixed. A record that has more than `message.max.bytes` (1000000) with its key and headers, uncompressed, becomes dead; so does a record above the limit of the topic, `max.message.bytes`. For records of up to 16 MiB set both to 17825792; the defaults of a broker's other limits are enough.
     #[schemars(example = example_properties())]
     pub properties: Properties,
     /// The user to log in with SASL. Without `sasl.mechanism` among the properties, the mechanism is `PLAIN`.
     #[schemars(example = &"postrider")]
     pub username: Option<String>,
-    /// The file that holds the user's password, read at the start.
+    /// The file with the user's password, read at the start.
     #[schemars(example = &"/run/secrets/kafka-password")]
     pub password_file: Option<PathBuf>,
-    /// TLS to the brokers; an empty table verifies against the system's authorities.
+    /// TLS to the brokers. An empty table trusts the system's authorities.
     pub tls: Option<TlsConfig>,
-    /// The topics that the sink creates where they are absent.
+    /// The topics that the sink creates if they are missing.
     pub declare: DeclaredTopics,
     /// Whether messages are CloudEvents in binary mode.
     pub cloudevents: bool,
@@ -87,11 +87,11 @@ impl Brokers {
     }
 }
 
-/// What a `kafka` sink creates where it is absent. It alters nothing that exists.
+/// What a `kafka` sink creates if it is missing. It changes nothing that exists.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeclaredTopics {
-    /// Topics; without `partitions` or `replication` with as many as the broker creates by default.
+    /// Topics. `partitions` and `replication` are by default those of the broker.
     #[schemars(example = [example_topic()])]
     pub topics: Vec<Topic>,
 }
@@ -109,13 +109,13 @@ fn example_topic() -> Topic {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Topic {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The number of partitions. Without it: the broker's default.
+    /// The number of partitions. By default: that of the broker.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub partitions: Option<i32>,
-    /// The number of replicas of each partition. Without it: the broker's default.
+    /// The number of replicas of each partition. By default: that of the broker.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub replication: Option<i32>,

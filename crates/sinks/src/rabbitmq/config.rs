@@ -22,21 +22,21 @@ pub struct RabbitMqConfig {
     /// The URI of the broker; `amqps` is TLS. Required.
     #[schemars(required, example = &"amqps://user:password@host:5671/vhost")]
     pub uri: Option<SecretUri>,
-    /// Template of the exchange; `""` is the default exchange. A destination that the record names wins, then its route's.
+    /// Template of the exchange; `""` is the default exchange. The destination of the record takes precedence, then that of the route.
     pub exchange: Template,
-    /// Template of the routing key. A route's key wins.
+    /// Template of the routing key. The `key` of the route takes precedence.
     pub routing_key: Template,
-    /// Whether a message that no queue receives is a failure.
+    /// Whether a message that reaches no queue is a failure.
     pub mandatory: bool,
-    /// The user, where the URI names none.
+    /// The user, if the URI names none.
     #[schemars(example = &"postrider")]
     pub username: Option<String>,
-    /// The file that holds the user's password, read at the start.
+    /// The file with the user's password, read at the start.
     #[schemars(example = &"/run/secrets/rabbitmq-password")]
     pub password_file: Option<PathBuf>,
     /// The files of an `amqps` connection. The authorities of `ca_file` are trusted in addition to the system's.
     pub tls: Option<TlsConfig>,
-    /// What the sink creates where it is absent.
+    /// What the sink creates if it is missing.
     pub declare: DeclaredTopology,
     /// Whether messages are CloudEvents in binary mode.
     pub cloudevents: bool,
@@ -66,7 +66,7 @@ impl Default for RabbitMqConfig {
     }
 }
 
-/// What a `rabbitmq` sink creates where it is absent. It alters nothing that exists.
+/// What a `rabbitmq` sink creates if it is missing. It changes nothing that exists.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeclaredTopology {
@@ -85,7 +85,7 @@ pub struct DeclaredTopology {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exchange {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// `direct`, `fanout`, `topic`, `headers`, or the type of a broker's plugin.
     #[serde(rename = "type", default = "Exchange::default_kind")]
@@ -106,9 +106,9 @@ impl Exchange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its type.
+    /// The type.
     #[serde(rename = "type", default)]
     pub kind: QueueKind,
     /// The broker's own arguments, such as `x-delivery-limit`.
@@ -134,11 +134,11 @@ pub enum QueueKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Binding {
-    /// The exchange.
+    /// The name of the exchange.
     pub exchange: String,
-    /// The queue.
+    /// The name of the queue.
     pub queue: String,
-    /// The routing keys that it selects.
+    /// The pattern of routing keys.
     #[serde(default)]
     pub routing_key: String,
     /// The arguments of a binding to a `headers` exchange.

@@ -19,7 +19,7 @@ import org.bson.codecs.configuration.CodecRegistries;
 /**
  * The producer's side of an outbox: inserts records in the caller's transactions.
  *
- * <p>It is immutable and safe for use by several threads; make one per database.
+ * <p>It is immutable and safe for use by several threads. Create one per database.
  */
 public final class Outbox {
     private static final String RECORDS = "outbox_records";
@@ -41,8 +41,8 @@ public final class Outbox {
     /**
      * Returns the outbox of a database.
      *
-     * @param database the database of the relay ({@code mongo.database}), of the client that the sessions are of
-     * @return the outbox, without a prefix of its collections
+     * @param database the database of the relay ({@code mongo.database}), from the client that starts the sessions
+     * @return the outbox, without a prefix for its collections
      */
     public static Outbox of(MongoDatabase database) {
         return builder(database).build();
@@ -51,7 +51,7 @@ public final class Outbox {
     /**
      * Begins an outbox with settings.
      *
-     * @param database the database of the relay ({@code mongo.database}), of the client that the sessions are of
+     * @param database the database of the relay ({@code mongo.database}), from the client that starts the sessions
      * @return a builder
      */
     public static Builder builder(MongoDatabase database) {
@@ -62,7 +62,7 @@ public final class Outbox {
      * Inserts a record in the session's transaction. It is delivered once the transaction has committed, and never if the
      * transaction aborts.
      *
-     * <p>Exceptions of the driver pass through unchanged, so that {@link ClientSession#withTransaction} can repeat the
+     * <p>Exceptions of the driver are thrown unchanged, so that {@link ClientSession#withTransaction} can repeat the
      * transaction. An id or {@code dedupKey} that exists is error 11000.
      *
      * @param session a session with a running transaction
@@ -145,7 +145,7 @@ public final class Outbox {
         }
 
         /**
-         * Sets what the names of the outbox's collections begin with.
+         * Sets the prefix of the names of the outbox's collections.
          *
          * @param prefix the {@code outbox.collection_prefix} of the relay; empty by default
          * @return this
@@ -161,8 +161,8 @@ public final class Outbox {
         }
 
         /**
-         * Sets a hook that each {@code enqueue} calls for more headers, such as {@code traceparent}. A header that the
-         * record has itself stays.
+         * Sets a hook that each {@code enqueue} calls for more headers, such as {@code traceparent}. Headers of the
+         * record take precedence.
          *
          * @param headers returns values by name; may return null for none
          * @return this
@@ -184,7 +184,7 @@ public final class Outbox {
         }
 
         /**
-         * Makes the outbox.
+         * Creates the outbox.
          *
          * @return the outbox
          */

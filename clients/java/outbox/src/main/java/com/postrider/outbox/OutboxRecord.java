@@ -11,8 +11,8 @@ import org.bson.types.ObjectId;
 /**
  * A message to send, as it is enqueued.
  *
- * <p>Its id is made with the record. Make the record outside of a transaction that the driver may repeat, and each
- * repetition writes the same id:
+ * <p>{@link Builder#build} sets its id. Build the record outside of a transaction that the driver may repeat, so that
+ * each repetition writes the same id:
  *
  * <pre>{@code
  * OutboxRecord record = OutboxRecord.builder("OrderCreated")
@@ -69,7 +69,7 @@ public final class OutboxRecord {
     }
 
     /**
-     * Makes a record of fields by name, whose types are checked.
+     * Creates a record from fields by name, and checks their types.
      *
      * @param fields {@code id}, {@code key}, {@code type}, {@code payload}, {@code contentType}, {@code headers}, {@code
      *     destination}, {@code tenantId}, {@code createdAt}, {@code visibleAt}, {@code dedupKey}; Java or BSON values
@@ -90,7 +90,7 @@ public final class OutboxRecord {
     }
 
     /**
-     * Returns what the record is ordered by.
+     * Returns the key, by which the record is ordered.
      *
      * @return the key, or null
      */
@@ -186,7 +186,7 @@ public final class OutboxRecord {
         }
 
         /**
-         * Sets what the record is ordered by: records of one key are delivered in the order of their insertion.
+         * Sets the key. Records of one key are delivered in the order of their insertion.
          *
          * @param key the id of what the message is about; null for no order
          * @return this
@@ -249,7 +249,7 @@ public final class OutboxRecord {
         }
 
         /**
-         * Sets the exchange or topic, which then is not taken from a route.
+         * Sets the exchange or topic, in place of that of the route.
          *
          * @param destination the name, which the configuration of the sink must permit
          * @return this
@@ -260,7 +260,7 @@ public final class OutboxRecord {
         }
 
         /**
-         * Sets the tenant, which the message has as a header.
+         * Sets the tenant, which is sent as a header.
          *
          * @param tenantId the tenant
          * @return this
@@ -304,7 +304,7 @@ public final class OutboxRecord {
         }
 
         /**
-         * Makes the record, with an id of its own unless one was set.
+         * Creates the record, with a new id unless one was set.
          *
          * @return the record
          * @throws InvalidRecordException if the type or the payload is absent, or a text is not valid Unicode. The values

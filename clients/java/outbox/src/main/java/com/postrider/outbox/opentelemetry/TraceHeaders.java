@@ -8,7 +8,7 @@ import java.util.function.Supplier;
 
 /**
  * A hook for {@link com.postrider.outbox.Outbox.Builder#headers} that gives each record the trace context in which it is
- * enqueued: {@code traceparent} and {@code tracestate}, or what else the propagators of the application write.
+ * enqueued: {@code traceparent} and {@code tracestate}, or the headers of other propagators of the application.
  *
  * <pre>{@code
  * Outbox outbox = Outbox.builder(database).headers(TraceHeaders.of(openTelemetry)).build();

@@ -9,7 +9,7 @@ import org.bson.Document;
  * A message that the relay has sent.
  *
  * @param id the message id
- * @param key what the message is ordered by; null without one
+ * @param key the key; null without one
  * @param type the message type
  * @param destination where the message goes: the {@code destination} of the record or of its route; null without one
  * @param contentType the content type

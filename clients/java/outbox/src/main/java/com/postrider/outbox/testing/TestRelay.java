@@ -62,7 +62,7 @@ public final class TestRelay implements AutoCloseable {
     }
 
     /**
-     * Starts a relay, and waits until it is ready. It creates the collections of the outbox where they are absent.
+     * Starts a relay, and waits until it is ready. It creates missing collections of the outbox.
      *
      * @param mongodbUri the MongoDB replica set, with the database of the application
      * @return the running relay
@@ -251,7 +251,7 @@ public final class TestRelay implements AutoCloseable {
         /**
          * Sets the {@code outbox.collection_prefix}. By default it is empty.
          *
-         * @param prefix what the names of the outbox's collections begin with
+         * @param prefix the prefix of the names of the outbox's collections
          * @return this
          */
         public Builder collectionPrefix(String prefix) {
