@@ -63,3 +63,8 @@ app.kubernetes.io/component: relay
 {{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
 {{- end -}}
 {{- end }}
+
+{{/* A text of files/ with the runbook's address of the values. {text, root} */}}
+{{- define "postrider.withRunbook" -}}
+{{- .text | replace "https://github.com/postrider/postrider/blob/main/docs/monitoring.md" .root.Values.runbookUrl -}}
+{{- end }}
