@@ -7,7 +7,7 @@ ARG RUNTIME=gcr.io/distroless/cc-debian12:nonroot
 
 FROM ${BUILDER} AS builder
 
-# librdkafka is C and C++: its build requires make, g++ and the headers of OpenSSL.
+# The build of librdkafka requires make, g++ and the headers of OpenSSL.
 RUN apt-get -qq update \
   && apt-get -qq -y install --no-install-recommends g++ libssl-dev make pkg-config >/dev/null \
   && rm -rf /var/lib/apt/lists/*
