@@ -64,7 +64,7 @@
 {{- $api := $config.api -}}
 {{- $tokens := or $api.tokens (hasKey $values.secrets.keys "api.tokens") -}}
 {{- if and (include "postrider.apiBeyond" .) (not (or $tokens $api.allow_unauthenticated)) -}}
-{{- fail (printf "config.api.listen = %s: tokens are required beyond loopback, also with TLS; add api.tokens to secrets.keys, or set config.api.allow_unauthenticated = true" $api.listen) -}}
+{{- fail (printf "config.api.listen = %s: accepts remote connections without authentication, with or without TLS; add api.tokens to secrets.keys, or set config.api.allow_unauthenticated = true if a proxy authenticates" $api.listen) -}}
 {{- end -}}
 {{- end -}}
 
