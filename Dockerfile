@@ -1,5 +1,5 @@
-# The image of postrider: docs/docker.md says how it is run. Built by BuildKit (`docker build .`), Podman or buildah;
-# scripts/image.sh builds it where there is no registry, and proves what docs/docker.md says.
+# The image of Postrider; docs/docker.md describes how to run it. Build it with `docker build .`, Podman or buildah.
+# scripts/image.sh builds it without a registry, and tests what docs/docker.md says.
 
 # Another registry, or a digest: --build-arg BUILDER=… --build-arg RUNTIME=…
 ARG BUILDER=docker.io/library/rust:1.95.0-slim-bookworm
@@ -7,19 +7,19 @@ ARG RUNTIME=gcr.io/distroless/cc-debian12:nonroot
 
 FROM ${BUILDER} AS builder
 
-# librdkafka is C: it wants make, g++ and OpenSSL's headers.
+# The build of librdkafka requires make, g++ and the headers of OpenSSL.
 RUN apt-get -qq update \
   && apt-get -qq -y install --no-install-recommends g++ libssl-dev make pkg-config >/dev/null \
   && rm -rf /var/lib/apt/lists/*
 
-# The runtime image has no zlib: librdkafka's must be inside the binary, whatever the builder has.
+# The runtime image has no zlib, so librdkafka's must be in the binary, even if the builder has one.
 ENV LIBZ_SYS_STATIC=1
 
 WORKDIR /build
 
-# Dependencies, in a layer of their own, which only the manifests change: they are built for empty libraries. The
-# manifests name targets and members of the workspace that must exist, and that nobody builds here. What comes of the
-# empty libraries is removed: by its date it could pass for newer than the sources below.
+# The dependencies are in a layer of their own, which only the manifests change. It builds them for empty libraries. The
+# manifests name targets and members of the workspace, which must exist although they are not built here. The empty
+# libraries are removed afterwards: by their dates cargo could take them for newer than the sources below.
 COPY Cargo.toml Cargo.lock ./
 COPY examples/demo/Cargo.toml examples/demo/
 COPY tests/fixture/Cargo.toml tests/fixture/
@@ -49,23 +49,23 @@ FROM ${RUNTIME}
 COPY config/image.toml /etc/postrider/postrider.toml
 COPY --from=builder /build/target/release/postrider /usr/bin/postrider
 
-# Probes and Prometheus come from outside the container, to whom its loopback is closed; the variable wins over the
-# file. The API stays on loopback, where it needs no token, until somebody opens it.
+# Probes and Prometheus connect from outside the container. The variable takes precedence over the file. The API stays on
+# loopback, where it requires no token, until POSTRIDER__API__LISTEN is set.
 ENV POSTRIDER_CONFIG=/etc/postrider/postrider.toml \
     POSTRIDER__OPS__LISTEN=0.0.0.0:9464 \
     SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 EXPOSE 9464 8080
 
-# By number, so that Kubernetes can tell that it is not root. Any other works too, since nothing is written anywhere;
-# the home of this one is closed to others.
+# By number, so that Kubernetes can verify that it is not root. Any other user works too, because no file is written. The
+# home of this user is not readable for others, so the working directory is /.
 USER 65532:65532
 WORKDIR /
 
-# Without a shell between, so that it is process 1 that gets the signal.
+# Without a shell, so that Postrider is process 1 and receives the signal.
 ENTRYPOINT ["postrider"]
 CMD ["run"]
 STOPSIGNAL SIGTERM
-# There is no shell and no curl. It asks /livez, which fails only when a restart would help.
+# The image has no shell and no curl. The command requests /livez, which fails only if a restart helps.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["postrider", "healthcheck"]
 
 ARG VERSION=0.1.0

@@ -72,6 +72,6 @@ for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
 tail -n +$((before + 1)) "$CHAOS_RESULTS" >"$folder/verdicts"
 kept=$(awk '$4 == "kept"' "$folder/verdicts" | wc -l)
 all=$(wc -l <"$folder/list")
-say chaos "$kept of $all histories kept the promise, $(since "$start") in all; verdicts: $CHAOS_RESULTS"
+say chaos "$kept of $all histories kept the promise, $(since "$start") in total; verdicts: $CHAOS_RESULTS"
 awk '$4 != "kept" { print "  " $0 }' "$folder/verdicts" >&2
 ((failed == 0 && kept == all))

@@ -31,7 +31,7 @@ say fuzz "building…"
 cargo test --workspace --features failpoints --test fuzz --lib --no-run
 unit_tests=$(cargo test --quiet --workspace --features failpoints --lib -- --list)
 for module in "${modules[@]}"; do
-  grep -q "^$module.*: test\$" <<<"$unit_tests" || die fuzz "no unit test is in $module: its properties would not run"
+  grep -q "^$module.*: test\$" <<<"$unit_tests" || die fuzz "$module has no unit test: its properties would not run"
 done
 
 end=$(($(date +%s) + minutes * 60))
@@ -40,6 +40,6 @@ while (($(date +%s) < end)); do
   cargo test --quiet --features failpoints --test fuzz -- "$target"
   [[ -n $target ]] || cargo test --quiet --workspace --features failpoints --lib -- "${modules[@]}"
   rounds=$((rounds + 1))
-  say fuzz "round $rounds is through, $(since "$start") in all"
+  say fuzz "round $rounds finished, $(since "$start") in total"
 done
-say fuzz "nothing found in $rounds rounds of $PROPTEST_CASES cases for each property"
+say fuzz "no failure in $rounds rounds of $PROPTEST_CASES cases for each property"

@@ -45,7 +45,7 @@ buildah() {
 
 mkdir -p "$store"
 exec 8>"$store/lock"
-flock --nonblock 8 || die image "another image.sh is at work in $store"
+flock --nonblock 8 || die image "another image.sh is running in $store"
 # Where the root file system itself is an overlay, as in a container, a second overlay on top of it is not possible.
 if ! buildah info >"$logs/image.log" 2>&1; then
   warn image "no overlay mounts here ($logs/image.log): every layer is a copy of all below it, which takes time and disk"
@@ -76,4 +76,4 @@ container=$(buildah from --pull-never "$image")
 buildah inspect --type image "$image" >"$work/inspected.json"
 root=$(buildah mount "$container")
 "$POSTRIDER_TEST_PYTHON" "$repo/scripts/image/prove.py" "$root" "$work/inspected.json" "$work"
-say image "built and proved, $(since "$start") in all"
+say image "built and tested, $(since "$start") in total"

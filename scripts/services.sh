@@ -124,7 +124,7 @@ if (($# == 0)); then
 fi
 chosen_servers=()
 for name in "$@"; do
-  declare -F "${name}_install" >/dev/null || die services "no such name: $name (there are: ${servers[*]} ${tools[*]} ${by_name[*]})"
+  declare -F "${name}_install" >/dev/null || die services "unknown name: $name; the names are: ${servers[*]} ${tools[*]} ${by_name[*]}"
   if is_server "$name"; then chosen_servers+=("$name"); fi
 done
 

@@ -42,7 +42,7 @@ def say(what):
 
 def prove(right, what):
     if not right:
-        sys.exit(f"{'image':<11} error: not so: {what}")
+        sys.exit(f"{'image':<11} error: check failed: {what}")
     say(f"proved: {what}")
 
 

@@ -22,7 +22,7 @@ helm_module() { # helm_module MODULE SUM
   sum=$(sed -n 's/^\t"Sum": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer")
   # Reading versions.env cuts a "=" at the end.
   [[ ${sum%=} == "${2%=}" ]] || {
-    echo "$1 has another checksum than $2" >&2
+    echo "the checksum of $1 is not $2" >&2
     return 1
   }
   sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer"

@@ -189,7 +189,7 @@ const fn erasing(on: On, actions: &'static [&'static str]) -> Privilege {
 /// snapshots, prepare keys, and the erasure of events.
 pub const APPEND: Role = Role {
     name: "postrider_append",
-    serves: "the append path (events.enabled = true), beside postrider_relay: events, snapshots, prepare keys",
+    serves: "the append path (events.enabled = true), in addition to postrider_relay: events, snapshots, prepare keys",
     privileges: &[
         of(On::Context(CollectionKind::Events), &LIST_ACTIONS),
         of(On::Context(CollectionKind::Events), &["find", "insert"]),
@@ -214,7 +214,7 @@ const FEED_COLLECTIONS: [&str; 3] = [feed::COLLECTION, SUBSCRIPTIONS[0], SUBSCRI
 /// subscriptions read them.
 pub const FEED: Role = Role {
     name: "postrider_feed",
-    serves: "the feed (feed.enabled = true), beside postrider_append: positions, readers, subscriptions",
+    serves: "the feed (feed.enabled = true), in addition to postrider_append: positions, readers, subscriptions",
     privileges: &[
         of(On::Context(CollectionKind::Events), &LIST_ACTIONS),
         // A change stream over the database; without it scans find the appends of other processes.
@@ -228,7 +228,7 @@ pub const FEED: Role = Role {
 /// Creates the schema, by command or at the start.
 pub const SCHEMA: Role = Role {
     name: "postrider_schema",
-    serves: "postrider schema apply and verify; beside the two above: run with outbox.auto_init_schema = true",
+    serves: "postrider schema apply and verify; in addition to the roles above: run with outbox.auto_init_schema = true",
     privileges: &[
         LIST,
         on(RECORDS, &["createCollection", "createIndex", "collMod", "listIndexes"]),
@@ -263,7 +263,7 @@ pub const OPERATOR: Role = Role {
 /// An application that writes records with its own changes.
 pub const PRODUCER: Role = Role {
     name: "postrider_producer",
-    serves: "applications: insert records, and nothing else of the outbox",
+    serves: "applications: insert records",
     privileges: &[on(RECORDS, &["insert"])],
 };
 

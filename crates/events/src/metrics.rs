@@ -20,13 +20,13 @@ pub const ERASURES_COMPLETED: &str = "postrider_erasures_completed_total";
 
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 4] = [
-    Description::counter(APPENDS, "Appends to the event store that were answered, by outcome."),
-    Description::histogram(APPEND_DURATION_SECONDS, "Time from an append's arrival to its answer.")
+    Description::counter(APPENDS, "Answered appends to the event store, by outcome."),
+    Description::histogram(APPEND_DURATION_SECONDS, "Time from the arrival of an append to its answer.")
         .in_seconds(),
     Description::gauge(ERASURES_OPEN, "Erasures of event streams that are not complete."),
     Description::counter(
         ERASURES_COMPLETED,
-        "Erasures of event streams that this process has completed.",
+        "Erasures of event streams that this process completed.",
     ),
 ];
 

@@ -15,7 +15,7 @@ const EVENTS: [Index; 4] = [
     plain(
         "aggregateId_hashed",
         &[Hashed("aggregateId")],
-        &["sh.shardCollection(…, {aggregateId: \"hashed\"}), which asks for it."],
+        &["sh.shardCollection(…, {aggregateId: \"hashed\"}), which requires it."],
     ),
     Index {
         name: "aggregateId_1_version_1",
@@ -23,12 +23,12 @@ const EVENTS: [Index; 4] = [
         unique: true,
         serves: &[
             "Appends: refuses a second document of a version (error 11000). Every read of an",
-            "aggregate: by version, the last one; and aggregates in the order of their ids.",
+            "aggregate, by version; and aggregates in the order of their ids.",
         ],
         ..Index::PLAIN
     },
-    plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of one tenant's events."]),
-    plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's events."]),
+    plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of the events of one tenant."]),
+    plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of the events of one owner."]),
 ];
 
 /// The index of positions, of event streams with a feed (`feed.enabled`).
@@ -36,7 +36,7 @@ pub const POSITION: Index = Index {
     name: "position_1_createTime_1",
     keys: &[Ascending("position"), Ascending("createTime")],
     serves: &[
-        "The feed: events in the order of their positions; and appends without a position, by",
+        "The feed: events in the order of their positions, and appends without a position by",
         "createTime, for its audits.",
     ],
     ..Index::PLAIN
@@ -52,8 +52,8 @@ const REQUEST_IN_AGGREGATE: Index = Index {
         setting: "events.request_id_unique = \"global\"",
     }),
     serves: &[
-        "Appends: refuses a request that the aggregate has had (error 11000), and finds the",
-        "answer that it was given.",
+        "Appends: refuses a repeated request of the aggregate (error 11000), and finds its first",
+        "answer.",
     ],
     ..Index::PLAIN
 };
@@ -68,25 +68,25 @@ const REQUEST_ANYWHERE: Index = Index {
         setting: "events.request_id_unique = \"aggregate\"",
     }),
     serves: &[
-        "Appends: refuses a request that any aggregate has had (error 11000), and finds the",
-        "answer that it was given. No shard could answer for it.",
+        "Appends: refuses a repeated request of any aggregate (error 11000), and finds its first",
+        "answer. Not possible on a sharded collection.",
     ],
     ..Index::PLAIN
 };
 
 /// One document per aggregate.
 const SNAPSHOTS: [Index; 5] = [
-    plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of one tenant's snapshots."]),
-    plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of one owner's snapshots."]),
+    plain("tenantId_hashed", &[Hashed("tenantId")], &["Queries of the snapshots of one tenant."]),
+    plain("ownerId_hashed", &[Hashed("ownerId")], &["Queries of the snapshots of one owner."]),
     plain(
         "_id_hashed",
         &[Hashed("_id")],
-        &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
+        &["sh.shardCollection(…, {_id: \"hashed\"}), which requires it."],
     ),
     plain(
         "deleted_hashed",
         &[Hashed("deleted")],
-        &["Queries of what was deleted: most ask for what was not."],
+        &["Queries of deleted or not deleted snapshots."],
     ),
     plain(
         "deleted_1__id_1",
@@ -102,15 +102,15 @@ const PREPARE: [Index; 2] = [
         keys: &[Ascending("ttlAt")],
         expiry: Some(Expiry::AtDate),
         serves: &[
-            "MongoDB's TTL monitor: deletes keys whose time is over, a minute late or more; so",
-            "every operation judges that itself.",
+            "MongoDB's TTL monitor: deletes expired keys, a minute late or more. Therefore every",
+            "operation checks the time itself.",
         ],
         ..Index::PLAIN
     },
     plain(
         "_id_hashed",
         &[Hashed("_id")],
-        &["sh.shardCollection(…, {_id: \"hashed\"}), which asks for it."],
+        &["sh.shardCollection(…, {_id: \"hashed\"}), which requires it."],
     ),
 ];
 

@@ -36,39 +36,33 @@ pub const CHANGE_STREAM_UP: &str = "postrider_change_stream_up";
 
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 11] = [
-    Description::counter(DELIVERIES, "Leases ended, by sink and outcome."),
-    Description::histogram(PUBLISH_DURATION_SECONDS, "Time from hand-over to the broker's answer.")
+    Description::counter(DELIVERIES, "Deliveries (leases that ended), by sink and outcome."),
+    Description::histogram(PUBLISH_DURATION_SECONDS, "Time from publish to the broker's answer.")
         .in_seconds(),
     Description::histogram(
         DELIVERY_LAG_SECONDS,
-        "Time from createdAt (else seq) to the broker's confirm, by the server's clock.",
+        "Time from createdAt (or seq) to the broker's confirm, by MongoDB's clock.",
     )
     .in_seconds(),
-    Description::counter(
-        DEAD_LETTERS,
-        "Copies of dead records, by the sink they are for and outcome.",
-    ),
-    Description::gauge(SINK_UP, "1 while the sink is up, else 0."),
-    Description::gauge(KEYS_HELD, "Keys whose records must wait, by reason."),
-    Description::counter(
-        REPAIRED,
-        "Records that were given what their producer left out, by what it was.",
-    ),
+    Description::counter(DEAD_LETTERS, "Copies of dead records, by sink and outcome."),
+    Description::gauge(SINK_UP, "1 while this instance reaches the broker of the sink, else 0."),
+    Description::gauge(KEYS_HELD, "Blocked keys, by reason."),
+    Description::counter(REPAIRED, "Records that the relay corrected, by what was wrong."),
     Description::counter(
         AUDIT_FINDINGS,
-        "Records that the change stream did not bring, found by an audit: there should be none.",
+        "Records that the change stream did not report, found by an audit. Expected: 0.",
     ),
     Description::gauge(
         STORE_FAILING,
-        "1 while this work of the relay fails at MongoDB, by the cause; else 0.",
+        "1 while this operation of the relay fails at MongoDB, by cause; else 0.",
     ),
     Description::gauge(
         PARTITIONS_LIVE,
-        "Partitions whose records the change stream carries, so that nothing is read to find them.",
+        "Partitions whose records come from the change stream alone, without scans.",
     ),
     Description::gauge(
         CHANGE_STREAM_UP,
-        "1 while the change stream is open, or closed on purpose; 0 while the relay polls.",
+        "1 while a change stream is open, or closed on purpose; 0 while the relay polls.",
     ),
 ];
 

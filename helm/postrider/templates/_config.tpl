@@ -1,4 +1,4 @@
-{{/* config.* with what follows from other values, as JSON. */}}
+{{/* config with the values that other values imply, as JSON. */}}
 {{- define "postrider.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $api := default dict $config.api -}}
@@ -22,18 +22,18 @@
 {{ toJson $config }}
 {{- end }}
 
-{{/* The file that the pods read. */}}
+{{/* postrider.toml. */}}
 {{- define "postrider.configFile" -}}
-# Written by Helm from config.*; the environment brings the secrets.
+# Written by Helm from config.*. Secrets are in the environment.
 {{ include "postrider.toml.table" (dict "table" (include "postrider.config" . | fromJson) "path" list) | trim }}
 {{- end }}
 
-{{/* So that a changed configuration restarts the pods: Postrider reads it once. */}}
+{{/* Changes with the configuration, so that the pods restart: Postrider reads it only at its start. */}}
 {{- define "postrider.checksum" -}}
 {{ printf "%s%s" (include "postrider.configFile" .) (include "postrider.partitions" .) | sha256sum }}
 {{- end }}
 
-{{/* Key by pod name of a StatefulSet: its share of the 256 partitions. */}}
+{{/* Pod name of a StatefulSet: its share of the 256 partitions. */}}
 {{- define "postrider.partitions" -}}
 {{- if .Values.staticPartitions -}}
 {{- $replicas := int .Values.replicaCount -}}
@@ -44,7 +44,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Whether the API is there, and reached from beyond the pod. */}}
+{{/* Whether the API is on and reachable from outside the pod. */}}
 {{- define "postrider.apiBeyond" -}}
 {{- $api := (include "postrider.config" . | fromJson).api -}}
 {{- if and $api.enabled (not (include "postrider.isLoopback" $api.listen)) }}yes{{ end -}}

@@ -1,4 +1,4 @@
-{{/* What every container of Postrider has, whatever it runs. {root, items, tls, static, env, envFrom} */}}
+{{/* Common parts of every container of Postrider, for any command. {root, items, tls, static, env, envFrom} */}}
 {{- define "postrider.container.common" -}}
 {{- $root := .root -}}
 image: {{ include "postrider.image" $root | quote }}
@@ -6,17 +6,17 @@ imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 env:
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
-  # For whatever runs in the container: `kubectl exec … -- postrider outbox stats` reads the same.
+  # For every command in the container, also `kubectl exec … -- postrider outbox stats`.
   - name: POSTRIDER_CONFIG
     value: /etc/postrider/config/postrider.toml
-  # The image has this one in its environment, which wins over the file.
+  # The image sets this variable, which takes precedence over the file.
   - name: POSTRIDER__OPS__LISTEN
     value: {{ (include "postrider.config" $root | fromJson).ops.listen | quote }}
   {{- with include "postrider.secretEnv" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- if .static }}
-  # The pod's own share: one key of the ConfigMap for each pod's name.
+  # The share of this pod: the ConfigMap has a key for each pod name.
   - name: POSTRIDER__PARTITIONS__STATIC_FILE
     value: /etc/postrider/partitions/$(POD_NAME)
   {{- end }}
@@ -47,7 +47,7 @@ volumeMounts:
 {{- if and (include "postrider.config" . | fromJson).api.enabled .Values.apiTls.existingSecret }}yes{{ end -}}
 {{- end }}
 
-{{/* The volumes of that. {root, static, mode} */}}
+{{/* The volumes of these mounts. {root, static, mode} */}}
 {{- define "postrider.container.volumes" -}}
 {{- $root := .root -}}
 {{- $keys := (include "postrider.secretKeys" $root | fromJson).items -}}
@@ -76,14 +76,14 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
-{{/* The same with all that the relay is given. {root, static} */}}
+{{/* The common parts and volumes with the values of the relay. {root, static} */}}
 {{- define "postrider.container.given" -}}
 {{- $values := .root.Values -}}
 {{- $items := (include "postrider.secretKeys" .root | fromJson).items -}}
 {{- include "postrider.container.common" (dict "root" .root "static" .static "items" $items "tls" (include "postrider.hasTls" .root) "env" $values.extraEnv "envFrom" $values.extraEnvFrom) -}}
 {{- end }}
 
-{{/* `run`: with ports and probes. {root, static} */}}
+{{/* The container of `run`, with ports and probes. {root, static} */}}
 {{- define "postrider.container.run" -}}
 {{- $values := .root.Values -}}
 {{- $sleep := include "postrider.preStopSleepSeconds" .root | int -}}
@@ -108,7 +108,7 @@ readinessProbe:
 {{- if $sleep }}
 lifecycle:
   preStop:
-    # So that no Service sends anything here any more when the API stops.
+    # The Services stop sending requests here before the API stops.
     sleep: {seconds: {{ $sleep }}}
 {{- end }}
 resources:

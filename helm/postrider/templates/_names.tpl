@@ -2,7 +2,7 @@
 {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* At most 52: a StatefulSet's pods, and what stands behind it here, have longer names. */}}
+{{/* At most 52 characters: the pods of a StatefulSet and other objects add a suffix to it. */}}
 {{- define "postrider.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -14,13 +14,13 @@
 {{- end -}}
 {{- end }}
 
-{{/* What never changes in the life of a release: a Deployment's selector can't. */}}
+{{/* Labels that never change within a release: the selector of a Deployment is immutable. */}}
 {{- define "postrider.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "postrider.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* The relay's pods, and not the schema Job's or the test's. */}}
+{{/* The pods of the relay, without those of the schema Job and the test. */}}
 {{- define "postrider.relayLabels" -}}
 {{- if and (eq .Values.workload.kind "None") .Values.sidecar.podLabels -}}
 {{ toYaml .Values.sidecar.podLabels }}
@@ -30,7 +30,7 @@ app.kubernetes.io/component: relay
 {{- end -}}
 {{- end }}
 
-{{/* Whether there are such pods: the chart's own, or those of an application that said what they are called. */}}
+{{/* Whether there are such pods: the chart's own, or those of an application that set sidecar.podLabels. */}}
 {{- define "postrider.knowsPods" -}}
 {{- if or (ne .Values.workload.kind "None") .Values.sidecar.podLabels }}yes{{ end -}}
 {{- end }}
@@ -55,11 +55,16 @@ app.kubernetes.io/component: relay
 {{- define "postrider.image" -}}
 {{- $image := .Values.image -}}
 {{- if not $image.repository -}}
-{{- fail "image.repository is empty; name the image in your registry, such as registry.example/postrider: no public registry has it" -}}
+{{- fail "image.repository is empty; name the image in your registry, for example registry.example/postrider (no public registry has it)" -}}
 {{- end -}}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}
 {{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
 {{- end -}}
+{{- end }}
+
+{{/* A text of files/ with the runbook's address of the values. {text, root} */}}
+{{- define "postrider.withRunbook" -}}
+{{- .text | replace "https://github.com/postrider/postrider/blob/main/docs/monitoring.md" .root.Values.runbookUrl -}}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* What relay, schema Job and test may reach. */}}
+{{/* Egress of the relay, the schema Job and the test. */}}
 {{- define "postrider.egress" -}}
 {{- $values := .Values.networkPolicy -}}
 # DNS.

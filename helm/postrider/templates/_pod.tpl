@@ -1,4 +1,4 @@
-{{/* The pods of Deployment and StatefulSet. */}}
+{{/* The pod template of Deployment and StatefulSet. */}}
 {{- define "postrider.podTemplate" -}}
 {{- $values := .Values -}}
 metadata:
@@ -34,7 +34,7 @@ spec:
     {{- include "postrider.container.volumes" (dict "root" . "static" $values.staticPartitions "mode" 288) | nindent 4 }}
 {{- end }}
 
-{{/* What the pods of the relay, the schema Job and the test have alike. */}}
+{{/* Common parts of the pods of the relay, the schema Job and the test. */}}
 {{- define "postrider.podCommon" -}}
 automountServiceAccountToken: {{ .Values.serviceAccount.automountServiceAccountToken }}
 securityContext:

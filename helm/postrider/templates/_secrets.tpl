@@ -1,11 +1,11 @@
-{{/* secrets.keys or secrets.files, each entry whole: JSON of {"items": [{name, secret, key}]}. */}}
+{{/* secrets.keys or secrets.files with the default Secret filled in, as JSON: {"items": [{name, secret, key}]} */}}
 {{- define "postrider.entries" -}}
 {{- $items := list -}}
 {{- range $name, $entry := .entries -}}
 {{- $given := ternary (dict "key" $entry) $entry (kindIs "string" $entry) -}}
 {{- $secret := default $.root.Values.secrets.existingSecret $given.secret -}}
 {{- if not $secret -}}
-{{- fail (printf "%s: names no Secret; set secrets.existingSecret, or write {secret: NAME, key: %s}" (printf "%s.%s" $.of $name) $given.key) -}}
+{{- fail (printf "%s: no Secret is named; set secrets.existingSecret, or write {secret: NAME, key: %s}" (printf "%s.%s" $.of $name) $given.key) -}}
 {{- end -}}
 {{- $items = append $items (dict "name" $name "secret" $secret "key" $given.key) -}}
 {{- end -}}
@@ -20,7 +20,7 @@
 {{ include "postrider.entries" (dict "root" . "entries" .Values.secrets.files "of" "secrets.files") }}
 {{- end }}
 
-{{/* mongo.uri → POSTRIDER__MONGO__URI_FILE; the dots of a property of librdkafka are underscores. */}}
+{{/* mongo.uri → POSTRIDER__MONGO__URI_FILE. Dots in the name of a librdkafka property become underscores. */}}
 {{- define "postrider.fileVariable" -}}
 {{- $property := regexFind "\\.properties\\..+$" . -}}
 {{- $section := trimSuffix $property . | replace "." "__" -}}
@@ -28,7 +28,7 @@
 {{- printf "POSTRIDER__%s%s_FILE" $section (ternary (printf "__PROPERTIES__%s" $property) "" (ne $property "")) | upper -}}
 {{- end }}
 
-{{/* A variable for each. {items} */}}
+{{/* An environment variable for each item. {items} */}}
 {{- define "postrider.secretEnv" -}}
 {{- range .items -}}
 - name: {{ include "postrider.fileVariable" .name }}
@@ -36,7 +36,7 @@
 {{ end -}}
 {{- end }}
 
-{{/* A file for each. {keys, files, mode} */}}
+{{/* A volume with a file for each item. {keys, files, mode} */}}
 {{- define "postrider.secretVolume" -}}
 - name: postrider-secrets
   projected:

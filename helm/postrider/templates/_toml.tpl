@@ -1,6 +1,6 @@
 {{/*
 Values as TOML. Helm's own toToml writes 500 as 500.0, since every number of a values file is a float to it, and
-Postrider refuses that where it wants an integer.
+Postrider refuses 500.0 for an integer.
 
 A dictionary: {table, path}. Simple values first, then tables and lists of tables under their headers.
 */}}
@@ -27,7 +27,7 @@ A dictionary: {table, path}. Simple values first, then tables and lists of table
 {{- end -}}
 {{- end }}
 
-{{/* Whether it is a list of nothing but tables; empty: it is not. */}}
+{{/* Whether it is a list that contains only tables. An empty list is not. */}}
 {{- define "postrider.toml.isTables" -}}
 {{- if and (kindIs "slice" .) . -}}
 {{- $tables := true -}}
@@ -41,8 +41,8 @@ A dictionary: {table, path}. Simple values first, then tables and lists of table
 {{- end }}
 
 {{/*
-JSON escapes as TOML does, but for what TOML (DEL), or the YAML around it (U+0080 to U+009F, U+FEFF), wants escaped
-beside.
+A string with the escapes of JSON, which TOML has too. In addition it escapes DEL, which TOML requires, and U+0080 to
+U+009F and U+FEFF, which the surrounding YAML requires.
 */}}
 {{- define "postrider.toml.text" -}}
 {{- $text := toRawJson . | replace "\ufeff" "\\ufeff" -}}
@@ -68,7 +68,7 @@ beside.
 {{- else if kindIs "float64" . -}}
 {{- if eq (floor .) . }}{{ int64 . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- else if kindIs "invalid" . -}}
-{{ fail "config: a list holds null; leave it out" }}
+{{ fail "config: a list contains null; remove it" }}
 {{- else -}}
 {{ . }}
 {{- end -}}

@@ -53,6 +53,24 @@ fn alerts_can_be_disabled_and_labelled() {
 }
 
 #[test]
+fn runbook_links_of_alerts_and_dashboard_start_with_the_value() {
+    let page = "https://docs.example/postrider/monitoring.html";
+    let settings =
+        ["prometheusRule.enabled=true", "dashboard.enabled=true", &format!("runbookUrl={page}")];
+    let rendered = Chart::running().set(&settings).render();
+
+    let groups = rendered.only("PrometheusRule")["spec"]["groups"].clone();
+    for rule in groups.as_array().unwrap().iter().flat_map(|it| it["rules"].as_array().unwrap()) {
+        let anchor = rule["alert"].as_str().unwrap().to_lowercase();
+        assert_eq!(rule["annotations"]["runbook_url"], json!(format!("{page}#{anchor}")));
+    }
+    let dashboard = rendered.named("ConfigMap", "shop-postrider-dashboard");
+    let dashboard = dashboard["data"]["shop-postrider.json"].as_str().unwrap();
+    assert!(dashboard.contains(&format!("\"{page}#runbook\"")), "{dashboard}");
+    assert!(!dashboard.contains("github.com/postrider"), "{dashboard}");
+}
+
+#[test]
 fn promtool_accepts_the_labelled_rules() {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), rules(&["prometheusRule.ruleLabels.team=shop"]).to_string())

@@ -23,12 +23,15 @@ pub const FAILING: &str = "postrider_feed_failing";
 
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 7] = [
-    Description::gauge(HEAD, "The last position of the feed, in the process that assigns them."),
+    Description::gauge(
+        HEAD,
+        "The last position of the feed, in the process that assigns positions.",
+    ),
     Description::gauge(OWNER, "1 in the process that assigns positions, else 0."),
     Description::counter(
         SEQUENCED,
         "Appends that got positions, by source: report (of an append or the change stream), scan \
-         (from before them), or audit (what no report has brought).",
+         (committed before these), or audit (no report named them).",
     ),
     Description::gauge(
         LAG_SECONDS,
@@ -37,10 +40,13 @@ pub const DESCRIPTIONS: [Description; 7] = [
     .in_seconds(),
     Description::gauge(
         HELD,
-        "What gets no position, by reason: streams with a missing version, invalid documents, and \
-         collections without the index.",
+        "Streams with a missing version, invalid documents and collections without the index, \
+         which get no positions, by reason.",
     ),
-    Description::gauge(CHANGE_STREAM_UP, "1 while the feed follows the event streams, else 0."),
+    Description::gauge(
+        CHANGE_STREAM_UP,
+        "1 while the feed has a change stream on the event streams, else 0.",
+    ),
     Description::gauge(FAILING, "1 while this process fails to assign positions, else 0."),
 ];
 

@@ -21,11 +21,11 @@ pub const PARKED: &str = "postrider_subscription_parked";
 pub const DESCRIPTIONS: [Description; 4] = [
     Description::gauge(
         LAG_EVENTS,
-        "Events of the feed behind the position of the subscription, whatever its filter.",
+        "Events of the feed after the position of the subscription, regardless of its filter.",
     ),
     Description::gauge(
         LAG_SECONDS,
-        "Age of the first event behind the position of the subscription, whatever its filter.",
+        "Age of the first event after the position of the subscription, regardless of its filter.",
     )
     .in_seconds(),
     Description::gauge(

@@ -33,8 +33,8 @@ pub const INDEXES: [Index; 6] = [
         keys: &[Ascending(PARTITION), Ascending(KEY), Ascending(SEQ)],
         partial: Some(PartialFilter::Status(PENDING)),
         serves: &[
-            "Every read of a take: the pending records of the partitions owned, by key and seq,",
-            "those without a partition, and one key from its very beginning.",
+            "Every scan: the pending records of the owned partitions by key and seq, those without a",
+            "partition, and one key from its first record.",
         ],
         ..Index::PLAIN
     },
@@ -43,7 +43,7 @@ pub const INDEXES: [Index; 6] = [
         keys: &[Ascending(KEY)],
         partial: Some(PartialFilter::True(BLOCKS)),
         serves: &[
-            "Keys that a dead record holds (relay.on_dead = \"block\"): all, or some by name.",
+            "Keys that a dead record blocks (relay.on_dead = \"block\"): all, or some by name.",
         ],
         ..Index::PLAIN
     },
@@ -51,7 +51,7 @@ pub const INDEXES: [Index; 6] = [
         name: SCHEDULED_INDEX,
         keys: &[Ascending(VISIBLE_AT)],
         partial: Some(PartialFilter::Status(SCHEDULED)),
-        serves: &["Scheduled records that are due, earliest first, and when the next one is due."],
+        serves: &["Scheduled records that are due, earliest first, and the time of the next one."],
         ..Index::PLAIN
     },
     Index {
@@ -60,8 +60,8 @@ pub const INDEXES: [Index; 6] = [
         partial: Some(PartialFilter::Status(DONE)),
         expiry: Some(Expiry::Retention),
         serves: &[
-            "MongoDB's TTL monitor: deletes delivered records when the retention has passed.",
-            "A changed retention is adjusted in place. Done records by date, for operators.",
+            "MongoDB's TTL monitor: deletes delivered records after the retention. A changed retention",
+            "is adjusted in place. Also done records by date, for operators.",
         ],
         ..Index::PLAIN
     },
@@ -72,8 +72,8 @@ pub const INDEXES: [Index; 6] = [
         unique: true,
         serves: &[
             "Insertions: refuses a second record with the same dedupKey (error 11000). Partial on",
-            "text, since null and absent differ in a unique index and neither may clash; a query",
-            "by dedupKey must say so too: {dedupKey: {$eq: …, $type: \"string\"}}.",
+            "strings, so that several records without one are allowed. A query that uses this index",
+            "must contain the type: {dedupKey: {$eq: …, $type: \"string\"}}.",
         ],
         ..Index::PLAIN
     },

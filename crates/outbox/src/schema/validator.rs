@@ -51,7 +51,7 @@ pub fn validator() -> Document {
     properties.insert(STATUS, doc! { "enum": STATUSES.as_slice(), "description": description });
     // The relay could repair an array, but a single one makes the index multikey, and MongoDB then
     // sorts every page.
-    let description = "no array: the index that all reads go by would be a multikey one for good";
+    let description = "not an array, which would make the index of all scans permanently multikey";
     let no_array = doc! { "not": { "bsonType": "array" }, "description": description };
     properties.insert(PARTITION, no_array);
     doc! {

@@ -27,15 +27,15 @@ pub const DESCRIPTIONS: [Description; 6] = [
     Description::gauge(PARTITIONS_OWNED, "Partitions that this instance delivers."),
     Description::gauge(
         PARTITIONS_UNASSIGNED,
-        "Partitions that no living instance has, as this one sees it.",
+        "Partitions without an active instance, as this instance sees it.",
     ),
+    Description::gauge(INSTANCES_ACTIVE, "Instances with a fresh heartbeat, including this one."),
+    Description::counter(REBALANCES, "How often this instance gained or lost partitions."),
+    Description::gauge(PAUSED, "1 while all instances are paused, else 0."),
     Description::gauge(
-        INSTANCES_ACTIVE,
-        "Instances whose heartbeats are fresh, this one included.",
+        STORE_UP,
+        "1 while a majority of MongoDB acknowledges the heartbeats of this instance, else 0.",
     ),
-    Description::counter(REBALANCES, "Times that partitions came to this instance or went."),
-    Description::gauge(PAUSED, "1 while the fleet is paused, else 0."),
-    Description::gauge(STORE_UP, "1 while a majority of MongoDB acknowledges heartbeats, else 0."),
 ];
 
 /// Sets whether heartbeats are acknowledged: 0 from the start until the first one.

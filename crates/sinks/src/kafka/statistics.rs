@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use postrider_store::metric::Description;
 use rdkafka::statistics::Statistics;
 
-/// Records in a Kafka producer's queue or on their way.
+/// Messages in the queues of the Kafka producers or in flight.
 pub const KAFKA_QUEUE_MESSAGES: &str = "postrider_kafka_queue_messages";
 /// Their bytes.
 pub const KAFKA_QUEUE_BYTES: &str = "postrider_kafka_queue_bytes";
@@ -28,19 +28,23 @@ pub const KAFKA_TIMEOUTS: &str = "postrider_kafka_request_timeouts_total";
 pub const DESCRIPTIONS: [Description; 8] = [
     Description::gauge(
         KAFKA_QUEUE_MESSAGES,
-        "Records in a Kafka producer's queue or on their way.",
+        "Messages in the queues of the Kafka producers or in flight.",
     ),
-    Description::gauge(KAFKA_QUEUE_BYTES, "Bytes of the same.").in_bytes(),
-    Description::gauge(KAFKA_IN_FLIGHT, "Requests that Kafka has not answered yet."),
+    Description::gauge(
+        KAFKA_QUEUE_BYTES,
+        "Bytes in the queues of the Kafka producers or in flight.",
+    )
+    .in_bytes(),
+    Description::gauge(KAFKA_IN_FLIGHT, "Requests that the Kafka brokers have not answered yet."),
     Description::gauge(
         KAFKA_RTT_P99,
-        "Round trip to the slowest broker, its 99th percentile of late.",
+        "99th percentile of the round-trip time to the slowest Kafka broker.",
     )
     .in_seconds(),
     Description::counter(KAFKA_REQUESTS, "Requests sent to Kafka."),
-    Description::counter(KAFKA_SENT_BYTES, "Bytes sent to Kafka, compressed.").in_bytes(),
+    Description::counter(KAFKA_SENT_BYTES, "Compressed bytes sent to Kafka.").in_bytes(),
     Description::counter(KAFKA_RETRIES, "Requests to Kafka that were repeated."),
-    Description::counter(KAFKA_TIMEOUTS, "Requests to Kafka that had no answer in time."),
+    Description::counter(KAFKA_TIMEOUTS, "Requests to Kafka without an answer in time."),
 ];
 
 /// The metrics of one sink: the sums over its producers.
