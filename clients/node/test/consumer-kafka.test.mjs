@@ -95,14 +95,22 @@ test(
 
 test(
   "a_message_that_ends_the_process_is_given_up_after_five_attempts",
-  withTopic(async ({ topic, database, start }) => {
+  withTopic(async ({ topic, database, uri, start }) => {
     const [first, second] = messagesOf(["a"], 2);
     await topic.publish([first, { id: "poison", key: "held", body: '{"n":7}' }, second]);
     const failures = database.collection("inbox_failures");
+    // The offset of the one before is missing, so it comes again in front of the other.
+    const held = await holdAfterCommit(client, uri);
+    try {
+      const consumer = start(held.uri);
+      await consumer.until("a commit", async () => (await receivedCount(database)) === 1);
+      await consumer.kill();
+    } finally {
+      await held.release();
+    }
     // The process ends while it applies the message: here it waits for a lock then, and is killed.
     await whileLocked(database, "received", "held", async (conflicts) => {
-      // The first process applies the one before: those behind it are not counted in this process.
-      for (let counted = 0; counted <= 5; counted++) {
+      for (let counted = 1; counted <= 5; counted++) {
         const before = await conflicts();
         const consumer = start();
         await consumer.until("a conflict", async () => (await conflicts()) > before);
