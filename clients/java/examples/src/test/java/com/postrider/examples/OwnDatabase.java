@@ -132,6 +132,7 @@ final class OwnDatabase implements AutoCloseable {
 
     @Override
     public void close() {
+        endTransactions(); // The removal of the database waits for them.
         database.drop();
         client.close();
     }
