@@ -118,11 +118,11 @@ const roles = [
       { resource: collection("outbox_control"), actions: ["find", "insert", "update"] },
     ],
   },
-  // applications: insert records, and nothing else of the outbox.
+  // applications: insert records, and read them: probe looks at the one that it inserts.
   {
     name: "postrider_producer",
     privileges: [
-      { resource: collection("outbox_records"), actions: ["insert"] },
+      { resource: collection("outbox_records"), actions: ["find", "insert"] },
     ],
   },
 ];

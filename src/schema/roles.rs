@@ -263,8 +263,8 @@ pub const OPERATOR: Role = Role {
 /// An application that writes records with its own changes.
 pub const PRODUCER: Role = Role {
     name: "postrider_producer",
-    serves: "applications: insert records, and nothing else of the outbox",
-    privileges: &[on(RECORDS, &["insert"])],
+    serves: "applications: insert records, and read them: probe looks at the one that it inserts",
+    privileges: &[on(RECORDS, &["find", "insert"])],
 };
 
 /// All roles.
