@@ -21,7 +21,7 @@ var (
 // FieldError reports a field of a record with an invalid value, or the session of an Enqueue. MongoDB was not asked.
 type FieldError struct {
 	// Field is the field's name, such as "key" or "headers.source"; "id" is stored as _id. It is "session" where
-	// there is no transaction.
+	// there is no transaction, and "record" where NewRecord has not made it.
 	Field string
 	// Reason says what is wrong, and what is expected.
 	Reason string
