@@ -1,10 +1,11 @@
 //! A consumer of a Kafka topic. Each message has its effect once, however often it arrives:
 //! `MONGODB_URI=…/shop KAFKA_BROKERS=… TOPIC=… GROUP=… cargo run --example consumer_kafka`.
 //!
-//! The effect and a document of the inbox are in one MongoDB transaction, and the offset is committed after it. It ends with
-//! an error when a server is not available, and at SIGTERM; what was not committed comes again.
+//! The effect and a document of the inbox are in one MongoDB transaction, and the offset is committed after it. It ends at
+//! SIGTERM, and with an error of Kafka; what was not committed comes again.
 
 // docs:begin consumer-kafka
+use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -34,7 +35,7 @@ const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 #[derive(Debug)]
 struct Repeated;
 
-/// Consumes until SIGTERM or an error. The first one of MongoDB or Kafka ends the program.
+/// Consumes until SIGTERM or an error.
 pub async fn run() -> Result<()> {
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let client = Client::with_uri_str(variable("MONGODB_URI")?).await?;
@@ -48,7 +49,12 @@ pub async fn run() -> Result<()> {
     }
 
     let brokers = variable("KAFKA_BROKERS")?;
-    let consumer: StreamConsumer = ClientConfig::new()
+    let mut settings = ClientConfig::new();
+    if let Ok(name) = std::env::var("INSTANCE") {
+        // A name of this process that stays: after a crash it has its partitions again at once.
+        settings.set("group.instance.id", name);
+    }
+    let consumer: StreamConsumer = settings
         .set("bootstrap.servers", &brokers)
         .set("group.id", variable("GROUP")?)
         .set("auto.offset.reset", "earliest")
@@ -59,38 +65,66 @@ pub async fn run() -> Result<()> {
     let dead: FutureProducer = ClientConfig::new().set("bootstrap.servers", &brokers).create()?;
     consumer.subscribe(&[&variable("TOPIC")?])?;
     let mut stop = signal(SignalKind::terminate())?;
-    loop {
-        let message = tokio::select! {
-            message = consumer.recv() => message?,
-            // The consumer leaves its group when it is dropped.
-            _ = stop.recv() => return Ok(()),
-        };
-        handle(&db, &dead, &message).await?;
-        consumer.commit_message(&message, CommitMode::Sync)?;
+    let mut handler = Handler { db, dead, proven: HashSet::new() };
+    let consuming = async {
+        loop {
+            let message = consumer.recv().await?;
+            handler.handle(&message).await?;
+            consumer.commit_message(&message, CommitMode::Sync)?;
+        }
+    };
+    tokio::select! {
+        ended = consuming => ended,
+        // The consumer leaves its group when it is dropped.
+        _ = stop.recv() => Ok(()),
     }
 }
 
-/// Applies a message, or sends it to the dead-letter topic after too many failures.
-async fn handle(db: &Database, dead: &FutureProducer, message: &BorrowedMessage<'_>) -> Result<()> {
-    let id = text_header(message, "message-id").context("a message without an id")?;
-    loop {
-        let Err(error) = apply_once(db, &id, message).await else { return Ok(()) };
-        let own = error.downcast_ref::<Error>();
-        if own.is_some_and(is_repeated) {
-            println!("{id} again");
-            return Ok(());
+struct Handler {
+    db: Database,
+    dead: FutureProducer,
+    /// The partitions in which this process has applied a message.
+    proven: HashSet<i32>,
+}
+
+impl Handler {
+    /// Applies a message, or sends it to the topic of the dead after too many failures.
+    async fn handle(&mut self, message: &BorrowedMessage<'_>) -> Result<()> {
+        let (db, dead) = (&self.db, &self.dead);
+        let Some(id) = text_header(message, "message-id") else {
+            // It is not a message of Postrider.
+            return write_to_dead_topic(dead, message, "no message-id").await;
+        };
+        // Kafka does not count deliveries. A message that ends the process is in the next process the first one of its
+        // partition whose effect is not there yet. So only such a message is counted before its attempt.
+        let mut is_counted = !self.proven.contains(&message.partition());
+        let mut failure = "it ended the process".to_owned();
+        let mut failed = if is_counted { count_attempt(db, &id, &failure).await? - 1 } else { 0 };
+        while failed < MAX_ATTEMPTS {
+            let Err(error) = apply_once(db, &id, message).await else {
+                self.proven.insert(message.partition());
+                return if is_counted || failed > 0 { forget(db, &id).await } else { Ok(()) };
+            };
+            let own = error.downcast_ref::<Error>();
+            if own.is_some_and(is_repeated) {
+                println!("{id} again");
+                return if is_counted || failed > 0 { forget(db, &id).await } else { Ok(()) };
+            }
+            if own.is_some_and(is_unavailable) {
+                eprintln!("{id}: MongoDB is not available: {error:#}");
+            } else {
+                failure = format!("{error:#}");
+                failed =
+                    if is_counted { failed + 1 } else { count_attempt(db, &id, &failure).await? };
+                is_counted = false;
+                eprintln!("{id} failed, attempt {failed} of {MAX_ATTEMPTS}: {failure}");
+            }
+            // Here, so that the messages behind it wait.
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
-        if own.is_some_and(is_unavailable) {
-            // Not the message's fault: it comes again when this program runs again.
-            return Err(error);
-        }
-        let attempt = count_failure(db, &id, &error).await?;
-        eprintln!("{id} failed, attempt {attempt} of {MAX_ATTEMPTS}: {error:#}");
-        if attempt >= MAX_ATTEMPTS {
-            return write_to_dead_topic(dead, message, &error).await;
-        }
-        // Here, so that the messages behind it wait.
-        tokio::time::sleep(RETRY_PAUSE).await;
+        write_to_dead_topic(dead, message, &failure).await?;
+        // If it is sent again, it has all its attempts again.
+        forget(db, &id).await
     }
 }
 
@@ -118,26 +152,32 @@ async fn apply_once(db: &Database, id: &str, message: &BorrowedMessage<'_>) -> R
     Ok(applied.await?)
 }
 
-/// Counts a failure, and returns how many there have been. Not in the transaction of the effect, which was aborted.
-async fn count_failure(db: &Database, id: &str, error: &anyhow::Error) -> Result<i64> {
+/// Counts an attempt, and returns how many there have been. Not in the transaction of the effect, so that the count stays.
+async fn count_attempt(db: &Database, id: &str, failure: &str) -> Result<i64> {
     let failures = db.collection::<Document>("inbox_failures");
-    let failure = doc! { "$set": { "at": DateTime::now(), "error": error.to_string() }, "$inc": { "attempts": 1_i64 } };
+    let attempt = doc! { "$set": { "at": DateTime::now(), "failure": failure }, "$inc": { "attempts": 1_i64 } };
     let row = doc! { "_id": { "consumer": CONSUMER, "message": id } };
-    let counting = failures.find_one_and_update(row, failure).upsert(true);
+    let counting = failures.find_one_and_update(row, attempt).upsert(true);
     let counted = counting.return_document(ReturnDocument::After).await?;
     Ok(counted.context("an upsert returns the document")?.get_i64("attempts")?)
+}
+
+/// Removes the count of a message.
+async fn forget(db: &Database, id: &str) -> Result<()> {
+    let row = doc! { "_id": { "consumer": CONSUMER, "message": id } };
+    db.collection::<Document>("inbox_failures").delete_one(row).await?;
+    Ok(())
 }
 
 /// Copies the message to the topic `….dead`, with its headers and the header `failure`.
 async fn write_to_dead_topic(
     dead: &FutureProducer,
     message: &BorrowedMessage<'_>,
-    error: &anyhow::Error,
+    failure: &str,
 ) -> Result<()> {
     let topic = format!("{}.dead", message.topic());
-    let failure = format!("{error:#}");
     let headers = message.headers().map_or_else(OwnedHeaders::new, |headers| headers.detach());
-    let headers = headers.insert(Header { key: "failure", value: Some(&failure) });
+    let headers = headers.insert(Header { key: "failure", value: Some(failure) });
     let mut record = FutureRecord::to(&topic).headers(headers);
     record.key = message.key();
     record.payload = message.payload();

@@ -65,8 +65,11 @@ pub async fn run() -> Result<()> {
 
 /// Applies a message and acknowledges it; rejects it after too many failures.
 async fn handle(db: &Database, message: &Delivery) -> Result<()> {
-    let id =
-        message.properties.message_id().as_ref().context("a message without an id")?.to_string();
+    let Some(id) = message.properties.message_id().as_ref().map(ToString::to_string) else {
+        // It is not a message of Postrider.
+        message.reject(BasicRejectOptions { requeue: false }).await?;
+        return Ok(());
+    };
     // Deliveries without an answer: the message may be what kills this program. Quorum queues count them.
     let (deliveries, is_counted) = deliveries_before(message);
     let mut attempts = deliveries;

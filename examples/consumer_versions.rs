@@ -14,13 +14,14 @@ use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
+use mongodb::error::{ErrorKind, WriteFailure};
 use mongodb::options::ReturnDocument;
 use mongodb::{Client, Database};
 
-/// How often a message may be early before it leaves the queue.
+/// How often a message may be early or fail before it leaves the queue.
 const MAX_ATTEMPTS: i64 = 5;
 
-/// The time from an early message to the next attempt.
+/// The time from a failure to the next attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The place of an event in its aggregate. All events of an append have the same version.
@@ -65,25 +66,42 @@ pub async fn run() -> Result<()> {
 
 /// Applies a message that is the next one, and acknowledges it; rejects one that stays early.
 async fn handle(db: &Database, message: &Delivery) -> Result<()> {
-    let id =
-        message.properties.message_id().as_ref().context("a message without an id")?.to_string();
-    match apply(db, message).await? {
-        Turn::Next => message.ack(BasicAckOptions::default()).await?,
-        Turn::Past => {
-            println!("{id} again");
-            message.ack(BasicAckOptions::default()).await?
-        }
-        Turn::Early => {
-            let attempt = count_early(db, &id).await?;
-            eprintln!("{id} is early, attempt {attempt} of {MAX_ATTEMPTS}");
-            let is_last = attempt >= MAX_ATTEMPTS;
-            if !is_last {
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-            // Without requeue it goes to the dead-letter exchange of the queue.
-            message.reject(BasicRejectOptions { requeue: !is_last }).await?
-        }
+    let Some(id) = message.properties.message_id().as_ref().map(ToString::to_string) else {
+        // It is not a message of Postrider.
+        message.reject(BasicRejectOptions { requeue: false }).await?;
+        return Ok(());
     };
+    // Deliveries without an answer: the message may be what kills this program. Quorum queues count them.
+    let deliveries = integer_header(message, "x-delivery-count");
+    let mut attempts = deliveries.unwrap_or(0);
+    if message.redelivered && deliveries.is_none() {
+        attempts = count_failure(db, &id, "it was delivered before").await?;
+    }
+    while attempts < MAX_ATTEMPTS {
+        let failure = match apply(db, message).await {
+            Ok(turn @ (Turn::Past | Turn::Next)) => {
+                if let Turn::Past = turn {
+                    println!("{id} again");
+                }
+                message.ack(BasicAckOptions::default()).await?;
+                return Ok(());
+            }
+            Ok(Turn::Early) => "an event before it is missing".to_owned(),
+            Err(error) => match error.downcast::<mongodb::error::Error>() {
+                // Another consumer has changed the state: look again.
+                Ok(error) if is_duplicate(&error) => continue,
+                // Not the message's fault: it comes again when this program runs again.
+                Ok(error) => return Err(error.into()),
+                Err(error) => format!("{error:#}"),
+            },
+        };
+        attempts = deliveries.unwrap_or(0) + count_failure(db, &id, &failure).await?;
+        eprintln!("{id} failed, attempt {attempts} of {MAX_ATTEMPTS}: {failure}");
+        // Here, and not by the queue: it may put the message behind later ones of its aggregate.
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+    // Without requeue it goes to the dead-letter exchange of the queue.
+    message.reject(BasicRejectOptions { requeue: false }).await?;
     Ok(())
 }
 
@@ -107,7 +125,7 @@ async fn apply(db: &Database, message: &Delivery) -> Result<Turn> {
         // The effect and the place are in one document, so they need no transaction.
         let place = doc! { "version": version, "index": index, "count": count };
         let effect = doc! { "$set": place, "$push": { "events": name } };
-        // Where another consumer was first, it matches nothing, and the insert fails with error 11000.
+        // Where another consumer was first, it matches nothing, and the insertion fails with error 11000.
         states.update_one(before, effect).upsert(true).await?;
     }
     Ok(turn)
@@ -133,14 +151,21 @@ fn turn(state: Option<&Document>, event: Place) -> Result<Turn> {
     })
 }
 
-/// Counts how often a message was early.
-async fn count_early(db: &Database, id: &str) -> Result<i64> {
+/// Counts a failure, and returns how many there have been.
+async fn count_failure(db: &Database, id: &str, failure: &str) -> Result<i64> {
     let failures = db.collection::<Document>("inbox_failures");
-    let failure = doc! { "$set": { "at": DateTime::now() }, "$inc": { "attempts": 1_i64 } };
+    let change =
+        doc! { "$set": { "at": DateTime::now(), "error": failure }, "$inc": { "attempts": 1_i64 } };
     let row = doc! { "_id": { "consumer": "states", "message": id } };
-    let counting = failures.find_one_and_update(row, failure).upsert(true);
+    let counting = failures.find_one_and_update(row, change).upsert(true);
     let counted = counting.return_document(ReturnDocument::After).await?;
     Ok(counted.context("an upsert returns the document")?.get_i64("attempts")?)
+}
+
+/// Error 11000: a unique index has this value already.
+fn is_duplicate(error: &mongodb::error::Error) -> bool {
+    let ErrorKind::Write(WriteFailure::WriteError(write)) = &*error.kind else { return false };
+    write.code == 11000
 }
 
 fn header<'a>(message: &'a Delivery, name: &str) -> Option<&'a AMQPValue> {

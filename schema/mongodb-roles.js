@@ -126,11 +126,11 @@ const roles = [
       { resource: collection("outbox_control"), actions: ["find", "insert", "update"] },
     ],
   },
-  // applications: insert records, and nothing else of the outbox.
+  // applications: insert records, and read them: probe looks at the one that it inserts.
   {
     name: "postrider_producer",
     privileges: [
-      { resource: collection("outbox_records"), actions: ["insert"] },
+      { resource: collection("outbox_records"), actions: ["find", "insert"] },
     ],
   },
   // postrider adopt with outbox.auto_init_schema = false; with ADOPT_COLLECTION also what it does to that collection.

@@ -20,8 +20,8 @@ var (
 // FieldError reports a field of a record with an invalid value, or the session of an Enqueue. Nothing was sent to
 // MongoDB.
 type FieldError struct {
-	// Field is the field's name, such as "key" or "headers.source"; "id" is stored as _id. It is "session" if
-	// there is no transaction.
+	// Field is the field's name, such as "key" or "headers.source"; "id" is stored as _id. It is "session" where
+	// there is no transaction, and "record" where NewRecord has not made it.
 	Field string
 	// Reason says what is wrong, and what is expected.
 	Reason string

@@ -61,6 +61,9 @@ func (o *Outbox) Enqueue(ctx context.Context, record *Record) (messageID string,
 		return "", &FieldError{Field: "session", Err: ErrNoTransaction, Reason: "that of ctx is not in a transaction; " +
 			"start one, or use WithTransaction"}
 	}
+	if record == nil || record.id.IsZero() {
+		return "", &FieldError{Field: "record", Reason: "is nil, or was not made by NewRecord"}
+	}
 	headers, err := o.hookHeaders(ctx)
 	if err != nil {
 		return "", err

@@ -256,6 +256,22 @@ func TestEnqueueRefusesContextWithoutRunningTransaction(t *testing.T) {
 	})
 }
 
+func TestEnqueueRefusesRecordsThatNewRecordHasNotMade(t *testing.T) {
+	client := mongotest.Client(t)
+	db := mongotest.Database(t, client)
+	for name, record := range map[string]*outbox.Record{"nil": nil, "zero": {}} {
+		err := inTransaction(t, client, func(ctx context.Context) error {
+			_, err := outbox.New(db).Enqueue(ctx, record)
+			return err
+		})
+
+		var refused *outbox.FieldError
+		if !errors.As(err, &refused) || refused.Field != "record" {
+			t.Errorf("%s: error %v, want a FieldError of record", name, err)
+		}
+	}
+}
+
 func TestEnqueueWritesNothingWhenTransactionAborts(t *testing.T) {
 	client := mongotest.Client(t)
 	db := mongotest.Database(t, client)

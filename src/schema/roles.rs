@@ -263,8 +263,8 @@ pub const OPERATOR: Role = Role {
 /// An application that writes records with its own changes.
 pub const PRODUCER: Role = Role {
     name: "postrider_producer",
-    serves: "applications: insert records",
-    privileges: &[on(RECORDS, &["insert"])],
+    serves: "applications: insert records, and find them: probe reads the one that it inserts",
+    privileges: &[on(RECORDS, &["find", "insert"])],
 };
 
 /// The bridge from the outbox of another system. The script adds [`SOURCE_ACTIONS`] on the source that

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::Client;
+use postrider::outbox::collections::names::RECORDS;
 use postrider::outbox::{Outbox, ProbeError};
-use postrider::schema::roles::PRODUCER;
+use postrider::schema::roles::{On, PRODUCER, Privilege, Role, When};
 use tokio::net::TcpListener;
 
 use crate::support::fault_proxy::{Direction, FaultProxy};
@@ -14,6 +16,17 @@ use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, client};
 use crate::support::queue::host_of;
 use crate::support::roles;
+
+/// The rights of a producer without those of a reader.
+const INSERTING: Role = Role {
+    name: "inserting",
+    serves: "this test",
+    privileges: &[Privilege {
+        on: On::Collection(RECORDS),
+        actions: &["insert"],
+        when: When::Always,
+    }],
+};
 
 #[fixture::test]
 async fn probe_succeeds_and_leaves_nothing_behind() {
@@ -77,9 +90,21 @@ async fn probe_reports_a_server_without_transactions() {
 }
 
 #[fixture::test]
+async fn probe_succeeds_with_the_rights_of_a_producer() {
+    let test = TestOutbox::restricted().await;
+    let client = client(&roles::uri_of(&PRODUCER, &test.database)).await;
+
+    Outbox::new(&client.database(&test.database), "").probe().await.unwrap();
+
+    assert_eq!(test.count(Document::new()).await, 0);
+}
+
+#[fixture::test]
 async fn probe_reports_that_it_may_not_read() {
     let test = TestOutbox::restricted().await;
-    let uri = roles::uri_of(&PRODUCER, &test.database);
+    let privileges = roles::privileges(&INSERTING, &test.database, "", Duration::MAX);
+    roles::user_with(&test.client.database(&test.database), INSERTING.name, privileges).await;
+    let uri = roles::uri_of(&INSERTING, &test.database);
     let client = client(&uri).await;
 
     let probed = Outbox::new(&client.database(&test.database), "").probe().await;

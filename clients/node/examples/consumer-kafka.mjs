@@ -27,6 +27,7 @@ async function effect(key, payload, session) {
 
 class DoneBefore extends Error {}
 
+/** Returns whether the effect was not there before. */
 async function applyOnce(id, key, body) {
   const payload = JSON.parse(body);
   try {
@@ -41,9 +42,11 @@ async function applyOnce(id, key, body) {
         await effect(key, payload, session);
       }),
     );
+    return true;
   } catch (error) {
     if (!(error instanceof DoneBefore)) throw error;
     console.log(id, "again");
+    return false;
   }
 }
 
@@ -54,30 +57,51 @@ function isPassing(error) {
   return labels.some((label) => error.hasErrorLabel?.(label));
 }
 
-/** Counts outside of the transaction, which was aborted; returns the number until now. */
-async function countFailure(id, failure) {
+/** Counts outside of the transaction, so that the count stays; returns the number of attempts until now. */
+async function countAttempt(id, failure) {
   const counted = await failures.findOneAndUpdate(
     { _id: { consumer: CONSUMER, message: id } },
-    { $inc: { attempts: 1 }, $set: { failure: String(failure), at: new Date() } },
+    { $inc: { attempts: 1 }, $set: { failure, at: new Date() } },
     { upsert: true, returnDocument: "after" },
   );
   return counted.attempts;
 }
 
+async function forgetAttempts(id) {
+  await failures.deleteOne({ _id: { consumer: CONSUMER, message: id } });
+}
+
+/** Partitions in which this process has applied a message. */
+const proven = new Set();
+
 async function handle(message) {
   const id = message.headers.get("message-id")?.toString();
-  let attempts = id === undefined ? MAX_ATTEMPTS : 0; // Without an id it is not a message of Postrider.
-  let failure = "no message-id";
-  while (attempts < MAX_ATTEMPTS) {
+  if (!id) return await moveToDead(message, "no message-id"); // It is not a message of Postrider.
+  // Kafka does not count deliveries. A message that ends the process is in the next process the first one of its
+  // partition whose effect is not there yet. So only such a message is counted before its attempt.
+  let isCounted = !proven.has(message.partition);
+  let failure = "it ended the process";
+  let failed = isCounted ? (await countAttempt(id, failure)) - 1 : 0;
+  while (failed < MAX_ATTEMPTS) {
     try {
-      return await applyOnce(id, message.key, message.value);
+      if (await applyOnce(id, message.key, message.value)) proven.add(message.partition);
+      if (isCounted || failed > 0) await forgetAttempts(id);
+      return;
     } catch (error) {
       console.error(id, error);
-      failure = String(error);
-      if (!isPassing(error)) attempts = await countFailure(id, error);
+      if (!isPassing(error)) {
+        failure = String(error);
+        failed = isCounted ? failed + 1 : await countAttempt(id, failure);
+        isCounted = false;
+      }
     }
     await pause(RETRY_PAUSE_MS); // In place, so that the messages behind it wait.
   }
+  await moveToDead(message, failure);
+  await forgetAttempts(id); // If it is sent again, it has all its attempts again.
+}
+
+async function moveToDead(message, failure) {
   const headers = new Map([...message.headers].map(([name, value]) => [Buffer.from(name), value]));
   headers.set(Buffer.from("failure"), Buffer.from(failure));
   const { key, value } = message;
@@ -90,6 +114,8 @@ const producer = new Producer(kafka);
 const consumer = new Consumer({
   ...kafka,
   groupId: process.env.GROUP,
+  // A name of this process that stays: after a crash it has its partitions again at once.
+  ...(process.env.INSTANCE && { groupInstanceId: process.env.INSTANCE }),
   autocommit: false,
   deserializers: { key: stringDeserializer, headerKey: stringDeserializer },
   sessionTimeout: 10_000,

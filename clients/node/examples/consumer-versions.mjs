@@ -18,22 +18,31 @@ const failures = db.collection("inbox_failures");
 /** A message before this one has not been applied. */
 class Gap extends Error {}
 
+/** The "version.index" of the events that may follow. */
+function nextPlaces(state) {
+  if (state === null) return ["1.0"];
+  const sameVersion = `${state.version}.${state.index + 1}`;
+  const nextVersion = `${state.version + 1}.0`;
+  if (state.count === null) return [sameVersion, nextVersion]; // An earlier release does not send event-count.
+  return [state.index + 1 < state.count ? sameVersion : nextVersion];
+}
+
 /** Applies the event if it is the next one; does nothing if it was applied before. */
 async function applyNext(headers, body) {
-  const id = headers["aggregate-id"];
-  const [version, index, count] = ["aggregate-version", "event-index", "event-count"].map((name) =>
-    Number(headers[name]),
-  );
+  // Messages of an earlier release of Postrider have no aggregate-id, but the same as their key.
+  const id = headers["aggregate-id"] ?? headers["message-key"];
+  const { "aggregate-version": version, "event-index": index, "event-count": count = null } = headers;
+  if (typeof id !== "string" || !Number.isInteger(version) || !Number.isInteger(index)) {
+    throw new TypeError("a header of appended events is absent");
+  }
   const payload = JSON.parse(body);
   const state = await states.findOne({ _id: id });
-  let next = { version: 1, index: 0 };
-  if (state !== null) {
-    const more = state.index + 1 < state.count; // More events of the same version follow.
-    next = more ? { version: state.version, index: state.index + 1 } : { version: state.version + 1, index: 0 };
+  if (state !== null && (version < state.version || (version === state.version && index <= state.index))) {
+    return; // Done before.
   }
-  if (version < next.version || (version === next.version && index < next.index)) return; // Done before.
-  if (version !== next.version || index !== next.index) {
-    throw new Gap(`${id}: ${version}.${index} came, ${next.version}.${next.index} is next`);
+  const next = nextPlaces(state);
+  if (!next.includes(`${version}.${index}`)) {
+    throw new Gap(`${id}: ${version}.${index} came, ${next.join(" or ")} is next`);
   }
   // The guard and the effect are one write: only the state that was read is changed.
   const read = { _id: id, version: state?.version ?? null, index: state?.index ?? null };
@@ -63,15 +72,21 @@ async function countFailure(id, failure) {
 
 async function handle(message) {
   const { messageId: id, headers } = message.properties;
-  const crashes = headers["x-delivery-count"] ?? 0;
-  let attempts = crashes;
+  // Deliveries without an answer: the message may end this program. Quorum queues count them.
+  const crashes = headers["x-delivery-count"];
+  let attempts = crashes ?? 0;
+  if (id === undefined) {
+    attempts = MAX_ATTEMPTS; // It is not a message of Postrider.
+  } else if (message.fields.redelivered && crashes === undefined) {
+    attempts = await countFailure(id, "redelivered");
+  }
   while (attempts < MAX_ATTEMPTS) {
     try {
       await applyNext(headers, message.content);
       return channel.ack(message);
     } catch (error) {
       console.error(id, error);
-      if (!isPassing(error)) attempts = crashes + (await countFailure(id, error));
+      if (!isPassing(error)) attempts = (crashes ?? 0) + (await countFailure(id, error));
     }
     await pause(RETRY_PAUSE_MS);
   }

@@ -201,7 +201,8 @@ function date(field: string, value: unknown): Date | undefined {
 function checkedId(id: unknown): RecordId | undefined {
   if (id === null || id === undefined) return undefined;
   if (typeof id === "string" && id !== "") return text("id", id);
-  if (typeof id === "bigint" || (typeof id === "number" && Number.isSafeInteger(id))) return id;
+  if (typeof id === "bigint") return id;
+  if (typeof id === "number" && Number.isSafeInteger(id)) return id + 0; // The driver stores -0 as a double.
   if (typeof id === "object" && id !== null && isBsonValue(id) && isIdValue(id)) return id;
   const what = id === "" ? "an empty string" : kindOf(id);
   throw new OutboxError("id", `must be a UUID of subtype 4, an ObjectId, a whole number or a string, not ${what}`);

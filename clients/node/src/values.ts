@@ -58,7 +58,13 @@ function storableObject(value: object, path: string, major: number | undefined, 
   if (Array.isArray(value)) return storableArray(value, path, major, depth);
   if (isBsonValue(value)) {
     const own = bsonMajor(value);
-    if (major !== undefined && own !== undefined && own !== major) {
+    if (own === undefined) {
+      throw new OutboxError(
+        path,
+        "has a field _bsontype and is no value of the driver's classes, and the driver refuses it; name the field otherwise",
+      );
+    }
+    if (major !== undefined && own !== major) {
       throw new OutboxError(
         path,
         `is a ${value._bsontype} of bson ${own}, and the driver of this session takes those of bson ${major}; ` +

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { startPostrider } from "@postrider/outbox/testing";
 import { MongoClient } from "mongodb";
-import { expected, holdAfterCommit, messagesOf, received, receivedCount } from "./support/consumer.mjs";
+import { expected, holdAfterCommit, messagesOf, received, receivedCount, whileLocked } from "./support/consumer.mjs";
 import { databaseUri, environment, uniqueName } from "./support/environment.mjs";
 import { createTopic } from "./support/kafka.mjs";
 import { startMongod } from "./support/mongod.mjs";
@@ -29,6 +29,7 @@ function withTopic(work) {
     const programs = [];
     const start = (mongodbUri = uri) => {
       const env = { KAFKA_BROKERS: environment("POSTRIDER_TEST_KAFKA_BROKERS"), TOPIC: topic.name, GROUP: topic.group };
+      env.INSTANCE = "one";
       programs.push(startExample("consumer-kafka.mjs", { ...env, MONGODB_URI: mongodbUri }));
       return programs.at(-1);
     };
@@ -78,6 +79,57 @@ test(
 );
 
 test(
+  "an_effect_is_there_once_when_the_consumer_is_killed_within_its_transaction",
+  withTopic(async ({ topic, database, start }) => {
+    await topic.publish([{ id: "message", key: "held", body: '{"n":7}' }]);
+    await whileLocked(database, "received", "held", async (conflicts) => {
+      const consumer = start();
+      await consumer.until("a conflict", async () => (await conflicts()) > 0);
+      await consumer.kill();
+    });
+    const next = start();
+    await next.until("the effect", async () => (await receivedCount(database)) === 1);
+    assert.deepEqual(await received(database), { held: [7] });
+  }),
+);
+
+test(
+  "a_message_that_ends_the_process_is_given_up_after_five_attempts",
+  withTopic(async ({ topic, database, uri, start }) => {
+    const [first, second] = messagesOf(["a"], 2);
+    await topic.publish([first, { id: "poison", key: "held", body: '{"n":7}' }, second]);
+    const failures = database.collection("inbox_failures");
+    // The offset of the one before is missing, so it comes again in front of the other.
+    const held = await holdAfterCommit(client, uri);
+    try {
+      const consumer = start(held.uri);
+      await consumer.until("a commit", async () => (await receivedCount(database)) === 1);
+      await consumer.kill();
+    } finally {
+      await held.release();
+    }
+    // The process ends while it applies the message: here it waits for a lock then, and is killed.
+    await whileLocked(database, "received", "held", async (conflicts) => {
+      for (let counted = 1; counted <= 5; counted++) {
+        const before = await conflicts();
+        const consumer = start();
+        await consumer.until("a conflict", async () => (await conflicts()) > before);
+        const found = await failures.findOne({ "_id.message": "poison" });
+        assert.equal(found?.attempts ?? 0, counted);
+        await consumer.kill();
+      }
+    });
+    const consumer = start();
+    await consumer.until("the effect behind it", async () => (await received(database)).a?.length === 2);
+    assert.deepEqual(await received(database), { a: [1, 2] });
+    const [letter] = await topic.deadLetters(1);
+    assert.equal(letter.headers["message-id"], "poison");
+    assert.equal(letter.headers.failure, "it ended the process");
+    await consumer.until("the end of the count", async () => (await failures.countDocuments()) === 0);
+  }),
+);
+
+test(
   "a_poison_message_is_given_up_after_five_attempts",
   withTopic(async ({ topic, database, start }) => {
     const [first, second, third] = messagesOf(["a"], 3);
@@ -95,10 +147,11 @@ test(
     );
     assert.match(letters[0].headers.failure, /SyntaxError/);
     assert.match(letters[1].headers.failure, /TypeError/);
-    const counted = await database.collection("inbox_failures").find().toArray();
-    assert.deepEqual(
-      counted.map(({ attempts }) => attempts),
-      [5, 5],
+    assert.equal(consumer.stderr.match(/^not json SyntaxError/gm).length, 5);
+    assert.equal(consumer.stderr.match(/^no effect TypeError/gm).length, 5);
+    await consumer.until(
+      "the end of the counts",
+      async () => (await database.collection("inbox_failures").countDocuments()) === 0,
     );
 
     // A stop leaves the group. The offset is behind them: the next start does not see them again.

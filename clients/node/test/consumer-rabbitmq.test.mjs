@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { startPostrider } from "@postrider/outbox/testing";
 import { MongoClient } from "mongodb";
-import { expected, holdAfterCommit, messagesOf, received, receivedCount } from "./support/consumer.mjs";
+import { expected, holdAfterCommit, messagesOf, received, receivedCount, whileLocked } from "./support/consumer.mjs";
 import { databaseUri, environment, eventually, uniqueName } from "./support/environment.mjs";
 import { startMongod } from "./support/mongod.mjs";
 import { startExample } from "./support/program.mjs";
@@ -57,6 +57,49 @@ for (const type of ["quorum", "classic"]) {
         await consumer.until("all effects", async () => (await receivedCount(database)) >= 36);
         await consumer.until("an empty queue", async () => (await queue.ready()) === 0);
         assert.deepEqual(await received(database), expected(keys, 12));
+      }),
+    );
+
+    test(
+      "a_message_that_ends_the_process_is_given_up_after_five_attempts",
+      withQueue(type, async ({ queue, database, start }) => {
+        await queue.publish([
+          { id: "poison", key: "held", body: '{"n":7}' },
+          { id: "behind", key: "a", body: '{"n":1}' },
+        ]);
+        // The process ends while it applies the message: here it waits for a lock then, and is killed.
+        await whileLocked(database, "received", "held", async (conflicts) => {
+          for (let attempt = 1; attempt <= 5; attempt++) {
+            const before = await conflicts();
+            const consumer = start();
+            await consumer.until("a conflict", async () => (await conflicts()) > before);
+            await consumer.kill();
+          }
+        });
+        const consumer = start();
+        await consumer.until("the effect behind it", async () => (await receivedCount(database)) === 1);
+        assert.deepEqual(await received(database), { a: [1] });
+        let letter;
+        await eventually("the dead letter", async () => {
+          letter = await queue.deadLetter();
+          return letter;
+        });
+        assert.equal(letter.properties.messageId, "poison");
+      }),
+    );
+
+    test(
+      "an_effect_is_there_once_when_the_consumer_is_killed_within_its_transaction",
+      withQueue(type, async ({ queue, database, start }) => {
+        await queue.publish([{ id: "message", key: "held", body: '{"n":7}' }]);
+        await whileLocked(database, "received", "held", async (conflicts) => {
+          const consumer = start();
+          await consumer.until("a conflict", async () => (await conflicts()) > 0);
+          await consumer.kill();
+        });
+        const next = start();
+        await next.until("the effect", async () => (await receivedCount(database)) === 1);
+        assert.deepEqual(await received(database), { held: [7] });
       }),
     );
 

@@ -128,6 +128,18 @@ for (const [at, driver] of drivers.entries()) {
       assert.equal((await records.findOne({ _id: "date" })).createdAt.getTime(), 5);
     });
 
+    test("an_id_of_negative_zero_is_an_int", async () => {
+      assert.deepEqual(await typesOf({ id: -0 }, ["_id"]), ["int"]);
+    });
+
+    test("an_object_that_looks_like_a_bson_value_is_refused_with_its_path", async () => {
+      for (const _bsontype of ["Long", "Unknown"]) {
+        const fields = { payload: { items: [{ _bsontype, low: 1 }] } };
+        await assert.rejects(() => enqueue(fields), refusalOf("payload.items.0"));
+        await assert.rejects(() => enqueue({ headers: { a: { _bsontype, low: 1 } } }), refusalOf("headers.a"));
+      }
+    });
+
     test("maps_and_toBSON_are_stored_in_their_order", async () => {
       const payload = new Map([
         ["2", 3000000000],

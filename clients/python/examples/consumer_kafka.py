@@ -44,7 +44,8 @@ def row_of(message_id: str) -> dict[str, Any]:
     return {"consumer": CONSUMER, "message": message_id}
 
 
-def apply_once(message_id: str, message: Any) -> None:
+def apply_once(message_id: str, message: Any) -> bool:
+    """Returns whether the effect was not there before."""
     key, payload = message.key().decode(), json.loads(message.value())
 
     def transaction(session: ClientSession) -> None:
@@ -59,8 +60,10 @@ def apply_once(message_id: str, message: Any) -> None:
         with client.start_session() as session:
             # Repeats the transaction after a conflict with another one (code 112).
             session.with_transaction(transaction)
+        return True
     except DoneBeforeError:
         print(message_id, "again", flush=True)
+        return False
 
 
 def is_passing(error: Exception) -> bool:
@@ -71,8 +74,8 @@ def is_passing(error: Exception) -> bool:
     )
 
 
-def count_failure(message_id: str, failure: str) -> int:
-    """Counts outside of the transaction, which was aborted; returns the number until now."""
+def count_attempt(message_id: str, failure: str) -> int:
+    """Counts outside of the transaction, so that the count stays; returns the number until now."""
     counted: Any = db.inbox_failures.find_one_and_update(
         {"_id": row_of(message_id)},
         {"$inc": {"attempts": 1}, "$set": {"failure": failure, "at": datetime.now(timezone.utc)}},
@@ -80,6 +83,10 @@ def count_failure(message_id: str, failure: str) -> int:
         return_document=ReturnDocument.AFTER,
     )
     return int(counted["attempts"])
+
+
+def forget_attempts(message_id: str) -> None:
+    db.inbox_failures.delete_one({"_id": row_of(message_id)})
 
 
 def move_to_dead(message: Any, failure: str) -> None:
@@ -104,20 +111,34 @@ def handle(message: Any) -> None:
         move_to_dead(message, "not a message of Postrider: it has no message-id")
         return
     message_id = headers["message-id"].decode()
-    while True:
+    # Kafka does not count deliveries. A message that ends the process is in the next process the
+    # first one of its partition whose effect is not there yet. So only such a message is counted
+    # before its attempt.
+    is_counted = message.partition() not in proven
+    failure = "it ended the process"
+    failed = count_attempt(message_id, failure) - 1 if is_counted else 0
+    while failed < MAX_ATTEMPTS:
         try:
-            apply_once(message_id, message)
+            if apply_once(message_id, message):
+                proven.add(message.partition())
+            if is_counted or failed:
+                forget_attempts(message_id)
             return
         except Exception as error:
             print(message_id, repr(error), flush=True)
-            if not is_passing(error) and count_failure(message_id, repr(error)) >= MAX_ATTEMPTS:
-                move_to_dead(message, repr(error))
-                return
+            if not is_passing(error):
+                failure = repr(error)
+                failed = failed + 1 if is_counted else count_attempt(message_id, failure)
+                is_counted = False
         # In place, so that the messages behind it wait. After max.poll.interval.ms (5 minutes)
         # Kafka gives the partition to another member, and the commit below fails.
         time.sleep(RETRY_PAUSE)
+    move_to_dead(message, failure)
+    forget_attempts(message_id)  # If it is sent again, it has all its attempts again.
 
 
+#: Partitions in which this process has applied a message.
+proven: set[int] = set()
 dead = Producer({"bootstrap.servers": os.environ["KAFKA_BROKERS"], "enable.idempotence": True})
 consumer = Consumer(
     {

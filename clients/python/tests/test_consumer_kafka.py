@@ -75,7 +75,7 @@ def test_poison_messages_leave_the_partition_after_counted_attempts(
     orders.publish_foreign(body_of(5))
     orders.publish("a", body_of(2))
 
-    with Program(CONSUMER, environment_of(empty_database, orders)):
+    with Program(CONSUMER, environment_of(empty_database, orders)) as program:
         wait_until("all offsets are committed", lambda: orders.committed() == 4)
 
     assert received(empty_database) == {"a": [1, 2]}
@@ -86,6 +86,33 @@ def test_poison_messages_leave_the_partition_after_counted_attempts(
     assert headers["message-type"] == b"OrderChanged"
     assert b"JSONDecodeError" in headers["failure"]
     assert foreign.value() == body_of(5)
-    [failures] = empty_database.inbox_failures.find()
-    assert failures["_id"] == {"consumer": "received", "message": poison}
-    assert failures["attempts"] == 5
+    assert program.output.count(f"{poison} JSONDecodeError") == 5
+    assert list(empty_database.inbox_failures.find()) == []
+
+
+def test_message_that_ends_the_process_leaves_the_partition(
+    empty_database: Database[Any], orders: Topic
+) -> None:
+    environment = environment_of(empty_database, orders)
+    orders.publish("a", body_of(1))
+    poison = orders.publish("b", body_of(2))
+    orders.publish("c", body_of(3))
+    # The offset of the one before is missing, so it comes again in front of the other.
+    run_until_killed(CONSUMER, environment, "answer", 1)
+    assert (received(empty_database), orders.committed()) == ({"a": [1]}, 0)
+    assert list(empty_database.inbox_failures.find()) == []
+    for attempt in range(1, 6):
+        run_until_killed(CONSUMER, environment, "effect", 1)
+        [counted] = empty_database.inbox_failures.find()
+        assert counted["_id"] == {"consumer": "received", "message": poison}
+        assert counted["attempts"] == attempt
+
+    with Program(CONSUMER, environment):
+        wait_until("all offsets are committed", lambda: orders.committed() == 3)
+
+    assert received(empty_database) == {"a": [1], "c": [3]}
+    [dead] = orders.dead(1)
+    headers = dict(dead.headers())
+    assert headers["message-id"] == poison.encode()
+    assert headers["failure"] == b"it ended the process"
+    assert list(empty_database.inbox_failures.find()) == []

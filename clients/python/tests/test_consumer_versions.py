@@ -95,6 +95,33 @@ def test_event_behind_a_gap_is_not_applied(
         assert failures["attempts"] == 5
 
 
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_event_that_another_consumer_applies_meanwhile_is_applied_once(
+    empty_database: Database[Any], orders: Queue, before: int
+) -> None:
+    # The guard is part of the write: another can be between the read and the write of this one.
+    places = [(1, 0, 1), (2, 0, 2), (2, 1, 2), (3, 0, 1)]
+    client = empty_database.client
+    empty_database.create_collection("states")
+    waiting = {"ns": f"{empty_database.name}.states", "op": "update"}
+    with Program(CONSUMER, environment_of(empty_database, orders)), client.start_session() as other:
+        for n in range(before):
+            publish(orders, n, *places[n])
+        wait_until("the earlier are there", lambda: len(applied(empty_database)) == before)
+        with other.start_transaction():
+            place = dict(zip(("version", "index", "count"), places[before]))
+            change = {"$set": place, "$push": {"n": before}}
+            empty_database.states.update_one({"_id": "o-1"}, change, upsert=True, session=other)
+            publish(orders, before, *places[before])
+            pipeline: list[Any] = [{"$currentOp": {}}, {"$match": waiting}]
+            wait_until("a write waits", lambda: list(client.admin.aggregate(pipeline)))
+        publish(orders, before + 1, *places[before + 1])
+        wait_until("the last is there", lambda: before + 1 in applied(empty_database))
+
+    assert applied(empty_database) == list(range(before + 2))
+    assert orders.dead() == []
+
+
 @pytest.mark.parametrize("point", ["effect", "answer"])
 def test_killed_consumer_loses_and_repeats_nothing(
     empty_database: Database[Any], orders: Queue, point: str

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from bson import Binary, Regex, Timestamp
+from bson import Binary, Int64, Regex, Timestamp
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 
@@ -69,6 +69,8 @@ def away() -> Iterator[tuple[Outbox, ClientSession]]:
         ({"headers": {"a": Timestamp(1, 1)}}, "headers.a", "not Timestamp"),
         ({"headers": {"a": NAIVE}}, "headers.a", "without a time zone"),
         ({"headers": {"a": 2**63}}, "headers.a", "beyond 64 bits"),
+        ({"headers": {"a": Int64(2**63)}}, "headers.a", "beyond 64 bits"),
+        ({"payload": {"a": Int64(2**63)}}, "payload.a", "beyond 64 bits"),
         ({"headers": {"a": "\ud800"}}, "headers.a", "lone surrogate"),
         ({"payload": NAIVE}, "payload", "without a time zone"),
         ({"payload": {"a": [1, {"at": NAIVE}]}}, "payload.a.1.at", "without a time zone"),

@@ -54,7 +54,7 @@ impl Outbox {
     /// Inserts a record in a transaction, reads its `seq` there, and aborts the transaction.
     ///
     /// Call it when a program starts. It leaves nothing in the database, and nothing is delivered. The user needs the
-    /// right to read the records, which the role `postrider_producer` does not have.
+    /// right to insert records and to read them, as the role `postrider_producer` has.
     ///
     /// # Errors
     ///

@@ -2,7 +2,10 @@
 
 use bson::doc;
 
-use crate::consumers::programs::{enqueue, in_inbox, received, start, start_at};
+use crate::consumers::programs::{
+    attempts, collection, conflicts, end_transactions, enqueue, in_inbox, lock, received, start,
+    start_at,
+};
 use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
@@ -47,6 +50,79 @@ async fn message_has_its_effect_once_when_its_offset_is_lost() {
     postrider.stop().await;
 }
 
+/// The process ends while it applies the message: here it waits for a lock then, and is killed.
+#[fixture::test]
+async fn message_that_ends_the_process_goes_to_the_dead_topic() {
+    let (test, topic) = (TestOutbox::new().await, Topic::new(1).await);
+    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
+    let dead = dead.deleted_when_dropped();
+    let brokers = brokers();
+    let environment = [
+        ("KAFKA_BROKERS", &*brokers),
+        ("TOPIC", &topic.name),
+        ("GROUP", &topic.name),
+        ("INSTANCE", "one"),
+    ];
+    let mut postrider = Postrider::start(&settings(&test, &topic));
+    enqueue(&test, &["a"], 0, 1).await;
+    test.until_count(doc! { "status": "done" }, 1).await;
+    let payload = doc! { "n": 0 };
+    let poison = doc! { "_id": "poison", "key": "held", "type": "T", "payload": payload, "status": "pending" };
+    test.insert([poison]).await;
+    test.until_count(doc! { "status": "done" }, 2).await;
+    enqueue(&test, &["a"], 1, 2).await;
+
+    let mut locked = lock(&test, "held").await;
+    // The first process applies the one before: those behind it are not counted in this process.
+    for counted in 0..=5 {
+        let before = conflicts(&test).await;
+        let consumer = start("consumer_kafka", &test, &environment);
+        consumer.eventually("a conflict", || async { conflicts(&test).await > before }).await;
+        assert_eq!(attempts(&test, "poison").await, counted);
+        drop(consumer);
+    }
+    locked.abort_transaction().await.unwrap();
+    end_transactions(&test).await;
+    let consumer = start("consumer_kafka", &test, &environment);
+    consumer.eventually("the message behind", || async { in_inbox(&test).await == 2 }).await;
+
+    assert_eq!(received(&test, "a").await, [0, 1]);
+    assert!(received(&test, "held").await.is_empty());
+    let found = dead.until(1).await;
+    assert_eq!(found[0].id(), "poison");
+    assert_eq!(found[0].header("failure"), Some("it ended the process"));
+    let failures = collection(&test, "inbox_failures");
+    let forgotten = || async { failures.count_documents(doc! {}).await.unwrap() == 0 };
+    consumer.eventually("the end of the counts", forgotten).await;
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn message_has_its_effect_when_killed_in_its_transaction() {
+    let (test, topic) = (TestOutbox::new().await, Topic::new(1).await);
+    let brokers = brokers();
+    let environment = [
+        ("KAFKA_BROKERS", &*brokers),
+        ("TOPIC", &topic.name),
+        ("GROUP", &topic.name),
+        ("INSTANCE", "one"),
+    ];
+    let mut postrider = Postrider::start(&settings(&test, &topic));
+    enqueue(&test, &["held"], 0, 1).await;
+
+    let mut locked = lock(&test, "held").await;
+    let consumer = start("consumer_kafka", &test, &environment);
+    consumer.eventually("a conflict", || async { conflicts(&test).await > 0 }).await;
+    drop(consumer);
+    locked.abort_transaction().await.unwrap();
+    end_transactions(&test).await;
+    let consumer = start("consumer_kafka", &test, &environment);
+    consumer.eventually("the effect", || async { in_inbox(&test).await == 1 }).await;
+
+    assert_eq!(received(&test, "held").await, [0]);
+    postrider.stop().await;
+}
+
 #[fixture::test]
 async fn poison_message_goes_to_the_dead_topic_after_five_attempts() {
     let (test, topic) = (TestOutbox::new().await, Topic::new(2).await);
@@ -75,5 +151,6 @@ async fn poison_message_goes_to_the_dead_topic_after_five_attempts() {
     assert_eq!(found[0].header("tenant"), Some("acme"));
     assert!(found[0].header("failure").unwrap().starts_with("not JSON"));
     assert_eq!(consumer.stderr().matches("poison failed, attempt ").count(), 5);
+    assert_eq!(collection(&test, "inbox_failures").count_documents(doc! {}).await.unwrap(), 0);
     postrider.stop().await;
 }

@@ -2,7 +2,9 @@
 
 use bson::doc;
 
-use crate::consumers::programs::{collection, enqueue, in_inbox, received, start};
+use crate::consumers::programs::{
+    collection, conflicts, end_transactions, enqueue, in_inbox, lock, received, start,
+};
 use crate::support::fault_proxy::{FaultProxy, ProxyFault};
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Postrider;
@@ -51,6 +53,28 @@ async fn message_has_its_effect_once_when_its_acknowledgement_is_lost() {
     assert_eq!(received(&test, "b").await, expected);
     let is_repeated = || async { consumer.stdout().contains(" again") };
     consumer.eventually("a repetition", is_repeated).await;
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn message_has_its_effect_when_killed_in_its_transaction() {
+    let test = TestOutbox::new().await;
+    let (vhost, _amqp) = Vhost::with_queue(QUEUE).await;
+    let mut postrider = Postrider::start(&settings(&test, &vhost));
+    enqueue(&test, &["held"], 0, 1).await;
+    let uri = vhost.uri();
+    let environment = [("AMQP_URI", &*uri), ("QUEUE", QUEUE)];
+
+    let mut locked = lock(&test, "held").await;
+    let consumer = start("consumer_rabbitmq", &test, &environment);
+    consumer.eventually("a conflict", || async { conflicts(&test).await > 0 }).await;
+    drop(consumer);
+    locked.abort_transaction().await.unwrap();
+    end_transactions(&test).await;
+    let consumer = start("consumer_rabbitmq", &test, &environment);
+    consumer.eventually("the effect", || async { in_inbox(&test).await == 1 }).await;
+
+    assert_eq!(received(&test, "held").await, [0]);
     postrider.stop().await;
 }
 

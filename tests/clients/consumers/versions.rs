@@ -68,6 +68,13 @@ async fn event_is_applied_once_and_only_as_the_next_one() {
     };
     test.insert([event("gap", 5, 0, doc! { "aggregate-id": "o-1", "event-count": 1 })]).await;
     until_dead(&amqp, "gap").await;
+    assert_eq!(consumer.stderr().matches("gap failed, attempt ").count(), 5);
+    // No version at all: the program does not end.
+    test.insert([
+        doc! { "_id": "absent", "key": "o-1", "type": "T", "payload": {}, "status": "pending" },
+    ])
+    .await;
+    until_dead(&amqp, "absent").await;
     assert_eq!(state(&test).await, expected);
 
     // Messages of an earlier release: without count and without the aggregate's id.

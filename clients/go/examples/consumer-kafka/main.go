@@ -71,11 +71,12 @@ type row struct {
 // errDoneBefore means that the effect was committed at an earlier delivery.
 var errDoneBefore = errors.New("done before")
 
-// applyOnce commits the effect of a message together with its row in the inbox.
-func applyOnce(ctx context.Context, db *mongo.Database, id, key string, body []byte) error {
+// applyOnce commits the effect of a message together with its row in the inbox. It reports whether the effect was not
+// there before.
+func applyOnce(ctx context.Context, db *mongo.Database, id, key string, body []byte) (isNew bool, err error) {
 	session, err := db.Client().StartSession()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer session.EndSession(ctx)
 	// Repeats the function after a conflict with another transaction (code 112). Both writes need the inner ctx.
@@ -92,9 +93,9 @@ func applyOnce(ctx context.Context, db *mongo.Database, id, key string, body []b
 	})
 	if errors.Is(err, errDoneBefore) {
 		fmt.Println(id, "again")
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // isPassing reports whether MongoDB is at fault, and not the message.
@@ -104,8 +105,8 @@ func isPassing(err error) bool {
 		(labeled.HasErrorLabel("TransientTransactionError") || labeled.HasErrorLabel("UnknownTransactionCommitResult"))
 }
 
-// countFailure counts outside of the transaction, which was aborted. It returns the number until now.
-func countFailure(ctx context.Context, db *mongo.Database, id, failure string) (int, error) {
+// countAttempt counts outside of the transaction, so that the count stays. It returns the number until now.
+func countAttempt(ctx context.Context, db *mongo.Database, id, failure string) (int, error) {
 	count := bson.M{"$inc": bson.M{"attempts": 1}, "$set": bson.M{"failure": failure, "at": time.Now()}}
 	var counted struct{ Attempts int }
 	err := db.Collection("inbox_failures").FindOneAndUpdate(ctx, bson.M{"_id": row{consumer, id}}, count,
@@ -113,27 +114,60 @@ func countFailure(ctx context.Context, db *mongo.Database, id, failure string) (
 	return counted.Attempts, err
 }
 
+// forgetAttempts removes the count of a message.
+func forgetAttempts(ctx context.Context, db *mongo.Database, id string) error {
+	_, err := db.Collection("inbox_failures").DeleteOne(ctx, bson.M{"_id": row{consumer, id}})
+	return err
+}
+
+// proven holds the partitions in which this process has applied a message.
+type proven map[int32]bool
+
 // handle applies a message. One that fails again and again goes to the topic of dead letters, which must exist.
-func handle(ctx context.Context, db *mongo.Database, kafka *kgo.Client, message *kgo.Record) error {
+func handle(ctx context.Context, db *mongo.Database, kafka *kgo.Client, proven proven, message *kgo.Record) error {
 	id := header(message, "message-id")
-	attempts, failure := 0, "no message-id"
 	if id == "" { // it is not a message of Postrider
-		attempts = maxAttempts
+		return moveToDead(ctx, kafka, message, "no message-id")
 	}
-	for attempts < maxAttempts {
-		err := applyOnce(ctx, db, id, string(message.Key), message.Value)
+	// Kafka does not count deliveries. A message that ends the process is in the next process the first one of its
+	// partition whose effect is not there yet. So only such a message is counted before its attempt.
+	failed, failure := 0, "it ended the process"
+	isCounted := !proven[message.Partition]
+	if isCounted {
+		attempts, err := countAttempt(ctx, db, id, failure)
+		if err != nil {
+			return err
+		}
+		failed = attempts - 1
+	}
+	for failed < maxAttempts {
+		isNew, err := applyOnce(ctx, db, id, string(message.Key), message.Value)
 		if err == nil {
+			proven[message.Partition] = proven[message.Partition] || isNew
+			if isCounted || failed > 0 {
+				return forgetAttempts(ctx, db, id)
+			}
 			return nil
 		}
 		log.Println(id, err)
 		if !isPassing(err) {
 			failure = err.Error()
-			if attempts, err = countFailure(ctx, db, id, failure); err != nil {
+			if isCounted {
+				failed, isCounted = failed+1, false
+			} else if failed, err = countAttempt(ctx, db, id, failure); err != nil {
 				return err
 			}
 		}
 		time.Sleep(retryPause) // in place, so that the messages behind it wait
 	}
+	if err := moveToDead(ctx, kafka, message, failure); err != nil {
+		return err
+	}
+	return forgetAttempts(ctx, db, id) // if it is sent again, it has all its attempts again
+}
+
+// moveToDead sends the message to the topic of dead letters, and waits for the confirm.
+func moveToDead(ctx context.Context, kafka *kgo.Client, message *kgo.Record, failure string) error {
 	return kafka.ProduceSync(ctx, &kgo.Record{
 		Topic: message.Topic + ".dead", Key: message.Key, Value: message.Value,
 		Headers: append(slices.Clip(message.Headers), kgo.RecordHeader{Key: "failure", Value: []byte(failure)}),
@@ -151,6 +185,7 @@ func header(message *kgo.Record, name string) string {
 
 // consume handles messages, those of a partition in their order, and commits their offsets afterwards.
 func consume(ctx context.Context, db *mongo.Database, kafka *kgo.Client) error {
+	proven := make(proven)
 	for {
 		fetches := kafka.PollRecords(ctx, 100)
 		if err := fetches.Err(); err != nil {
@@ -158,7 +193,7 @@ func consume(ctx context.Context, db *mongo.Database, kafka *kgo.Client) error {
 		}
 		messages := fetches.Records()
 		for _, message := range messages {
-			if err := handle(ctx, db, kafka, message); err != nil {
+			if err := handle(ctx, db, kafka, proven, message); err != nil {
 				return err // Kafka delivers all since the last commit again
 			}
 		}
@@ -194,15 +229,20 @@ func run(ctx context.Context) error {
 		return err
 	}
 
-	kafka, err := kgo.NewClient(
+	settings := []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(os.Getenv("KAFKA_BROKERS"), ",")...),
 		kgo.ConsumerGroup(os.Getenv("GROUP")),
 		kgo.ConsumeTopics(os.Getenv("TOPIC")),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
-		kgo.SessionTimeout(10*time.Second), // after a kill another member waits so long for the partitions
-	)
+		kgo.SessionTimeout(10 * time.Second), // after a kill another member waits so long for the partitions
+	}
+	// A name of this process that stays: after a crash it has its partitions again at once.
+	if name := os.Getenv("INSTANCE"); name != "" {
+		settings = append(settings, kgo.InstanceID(name))
+	}
+	kafka, err := kgo.NewClient(settings...)
 	if err != nil {
 		return fmt.Errorf("KAFKA_BROKERS: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,7 +33,8 @@ func (s *scene) group() string { return s.topic.Name }
 func (s *scene) start() *testprogram.Program {
 	s.t.Helper()
 	return testprogram.Start(s.t, nil, "MONGODB_URI="+mongotest.URI(s.t, s.db),
-		"KAFKA_BROKERS="+mongotest.Env(s.t, "POSTRIDER_TEST_KAFKA_BROKERS"), "TOPIC="+s.topic.Name, "GROUP="+s.group())
+		"KAFKA_BROKERS="+mongotest.Env(s.t, "POSTRIDER_TEST_KAFKA_BROKERS"), "TOPIC="+s.topic.Name, "GROUP="+s.group(),
+		"INSTANCE=one")
 }
 
 func TestConsumerAppliesEachMessageOnceWhenKafkaRepeats(t *testing.T) {
@@ -64,8 +66,9 @@ func TestConsumerAppliesEachMessageOnceWhenKilledBetweenCommitAndOffset(t *testi
 		t.Fatalf("offset %d is committed, so the kill was not where it should be", offsets)
 	}
 	unlock()
+	mongotest.EndTransactions(t, s.db)
 
-	consumer = s.start() // and Kafka waits until the session of the killed one ends
+	consumer = s.start()
 
 	testbroker.AwaitEffects(t, received, messages)
 	mongotest.Eventually(t, "the offsets", func() bool { return s.topic.Committed(s.group()) == 10 })
@@ -106,7 +109,7 @@ func TestConsumerProducesPoisonMessagesToTheDeadTopic(t *testing.T) {
 		testbroker.Message{ID: "behind", Key: "a", Body: `{"n":2}`},
 	)
 
-	s.start()
+	consumer := s.start()
 
 	for _, want := range []struct{ id, failure string }{
 		{"not-json", "unexpected end of JSON input"}, {"effect", "must be an array"}, {"", "no message-id"},
@@ -121,12 +124,58 @@ func TestConsumerProducesPoisonMessagesToTheDeadTopic(t *testing.T) {
 		n, err := received.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "a"}, {Key: "n", Value: bson.A{2}}})
 		return n == 1 && err == nil
 	})
+	for _, id := range []string{"not-json", "effect"} {
+		if n := strings.Count(consumer.Output(), " "+id+" "); n != maxAttempts {
+			t.Errorf("%d attempts of %s, want %d", n, id, maxAttempts)
+		}
+	}
+	mongotest.Eventually(t, "the end of the counts", func() bool {
+		n, err := s.db.Collection("inbox_failures").CountDocuments(t.Context(), bson.D{})
+		return n == 0 && err == nil
+	})
+}
+
+// The process ends while it applies the message: here it waits for a lock then, and is killed.
+func TestConsumerProducesAMessageThatEndsTheProcessToTheDeadTopic(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1)
+	received := s.db.Collection("received")
+	s.topic.Publish(
+		testbroker.Message{ID: "before", Key: "a", Body: `{"n":1}`},
+		testbroker.Message{ID: "poison", Key: "held", Body: `{"n":2}`},
+		testbroker.Message{ID: "behind", Key: "a", Body: `{"n":3}`},
+	)
+	unlock := testbroker.Lock(t, received, "held")
+	// The first process applies the one before: those behind it are not counted in this process.
+	for counted := range maxAttempts + 1 {
+		conflicts := testbroker.Conflicts(t, s.db)
+		consumer := s.start()
+		mongotest.Eventually(t, "a conflict", func() bool { return testbroker.Conflicts(t, s.db) > conflicts })
+		if n := s.attempts("poison"); n != counted {
+			t.Fatalf("%d attempts, want %d", n, counted)
+		}
+		consumer.Kill()
+	}
+	unlock()
+
+	s.start()
+
+	if letter := s.topic.DeadLetter(); letter["message-id"] != "poison" || letter["failure"] != "it ended the process" {
+		t.Errorf("dead letter %v, want poison", letter)
+	}
+	testbroker.AwaitEffects(t, received, []testbroker.Message{{Key: "a", Body: `{"n":1}`}, {Key: "a", Body: `{"n":3}`}})
+	mongotest.Eventually(t, "the end of the counts", func() bool {
+		n, err := s.db.Collection("inbox_failures").CountDocuments(t.Context(), bson.D{})
+		return n == 0 && err == nil
+	})
+}
+
+func (s *scene) attempts(id string) int {
+	s.t.Helper()
 	var counted struct{ Attempts int }
-	failed := bson.D{{Key: "_id.message", Value: "effect"}}
-	if err := s.db.Collection("inbox_failures").FindOne(t.Context(), failed).Decode(&counted); err != nil {
-		t.Fatal(err)
+	err := s.db.Collection("inbox_failures").FindOne(s.t.Context(), bson.M{"_id.message": id}).Decode(&counted)
+	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
+		s.t.Fatal(err)
 	}
-	if counted.Attempts != maxAttempts {
-		t.Errorf("%d attempts, want %d", counted.Attempts, maxAttempts)
-	}
+	return counted.Attempts
 }

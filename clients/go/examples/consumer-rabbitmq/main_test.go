@@ -87,6 +87,7 @@ func TestConsumerAppliesEachMessageOnceWhenKilled(t *testing.T) {
 		mongotest.Eventually(t, "all but one effect", func() bool { return testbroker.CountEffects(t, received) == 5 })
 		consumer.Kill()
 		unlock()
+		mongotest.EndTransactions(t, s.db)
 
 		s.start(s.uri())
 
@@ -146,6 +147,35 @@ func TestConsumerRejectsPoisonMessagesAfterFiveAttempts(t *testing.T) {
 			if n := failures(t, s.db, "poison"); n != maxAttempts {
 				t.Errorf("%d failures, want %d", n, maxAttempts)
 			}
+		})
+	}
+}
+
+// The process ends while it applies the message: here it waits for a lock then, and is killed.
+func TestConsumerRejectsAMessageThatEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"quorum", "classic"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, queueType)
+			received := s.db.Collection("received")
+			s.queue.Publish(testbroker.Message{ID: "poison", Key: "held", Body: `{"n":1}`},
+				testbroker.Message{ID: "behind", Key: "a", Body: `{"n":2}`})
+			unlock := testbroker.Lock(t, received, "held")
+			for range maxAttempts {
+				conflicts := testbroker.Conflicts(t, s.db)
+				consumer := s.start(s.uri())
+				mongotest.Eventually(t, "a conflict", func() bool { return testbroker.Conflicts(t, s.db) > conflicts })
+				consumer.Kill()
+			}
+			unlock()
+
+			s.start(s.uri())
+
+			if id := s.queue.DeadLetter(); id != "poison" {
+				t.Errorf("dead letter %s, want poison", id)
+			}
+			testbroker.AwaitEffects(t, received, []testbroker.Message{{Key: "a", Body: `{"n":2}`}})
 		})
 	}
 }

@@ -31,19 +31,29 @@ const (
 )
 
 // state is how far an aggregate has been applied: up to the event with this index of this version, which has count
-// events.
+// events. An earlier release of Postrider does not send the count; it is nil then.
 type state struct {
-	Version int64 `bson:"version"`
-	Index   int64 `bson:"index"`
-	Count   int64 `bson:"count"`
+	Version int64  `bson:"version"`
+	Index   int64  `bson:"index"`
+	Count   *int64 `bson:"count"`
 }
 
-// next returns the version and index of the next event.
-func (s state) next() (version, index int64) {
-	if s.Index+1 < s.Count {
-		return s.Version, s.Index + 1
+// isPast reports whether the event with this version and index has been applied.
+func (s state) isPast(version, index int64) bool {
+	return version < s.Version || version == s.Version && index <= s.Index
+}
+
+// isNext reports whether the event with this version and index is the next one.
+func (s state) isNext(version, index int64) bool {
+	sameVersion := version == s.Version && index == s.Index+1
+	nextVersion := version == s.Version+1 && index == 0
+	if s.Count == nil { // it does not show whether the version is complete
+		return sameVersion || nextVersion
 	}
-	return s.Version + 1, 0
+	if s.Index+1 < *s.Count {
+		return sameVersion
+	}
+	return nextVersion
 }
 
 var (
@@ -57,12 +67,18 @@ func applyNext(ctx context.Context, db *mongo.Database, headers amqp.Table, body
 	if err := json.Unmarshal(body, &payload); err != nil {
 		return err
 	}
-	aggregate, isText := headers["aggregate-id"].(string)
+	aggregate, hasAggregate := headers["aggregate-id"].(string)
+	if !hasAggregate { // a message of an earlier release of Postrider
+		aggregate, hasAggregate = headers["message-key"].(string)
+	}
 	version, hasVersion := number(headers["aggregate-version"])
 	index, hasIndex := number(headers["event-index"])
-	count, hasCount := number(headers["event-count"])
-	if !isText || !hasVersion || !hasIndex || !hasCount {
+	if !hasAggregate || !hasVersion || !hasIndex {
 		return errors.New("a header of appended events is absent")
+	}
+	var count *int64
+	if n, isKnown := number(headers["event-count"]); isKnown {
+		count = &n
 	}
 
 	states := db.Collection("states")
@@ -72,12 +88,13 @@ func applyNext(ctx context.Context, db *mongo.Database, headers amqp.Table, body
 	if err != nil && !isFirst {
 		return err
 	}
-	nextVersion, nextIndex := applied.next()
-	if version < nextVersion || version == nextVersion && index < nextIndex {
+	if isFirst {
+		applied.Count = new(int64) // version 0 is complete, and version 1 the next one
+	} else if applied.isPast(version, index) {
 		return nil // done before
 	}
-	if version != nextVersion || index != nextIndex {
-		return fmt.Errorf("%w: %s: %d.%d came, %d.%d is next", errGap, aggregate, version, index, nextVersion, nextIndex)
+	if !applied.isNext(version, index) {
+		return fmt.Errorf("%w: %s: %d.%d came after %d.%d", errGap, aggregate, version, index, applied.Version, applied.Index)
 	}
 
 	// The guard and the effect are one write, which changes only the state that was read.

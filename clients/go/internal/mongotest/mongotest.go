@@ -54,6 +54,7 @@ func Database(t testing.TB, client *mongo.Client) *mongo.Database {
 	name := notInNames.ReplaceAllString(strings.TrimPrefix(t.Name(), "Test"), "_")
 	db := client.Database("go_" + name[:min(len(name), 40)] + "_" + rand.Text()[:8])
 	t.Cleanup(func() {
+		EndTransactions(t, db)
 		if err := db.Drop(context.Background()); err != nil {
 			t.Errorf("failed to drop database %s: %v", db.Name(), err)
 		}
@@ -61,14 +62,40 @@ func Database(t testing.TB, client *mongo.Client) *mongo.Database {
 	return db
 }
 
-// URI returns the URI of a database.
+// EndTransactions ends the open transactions of programs that were killed, which were given the URI of the database.
+// MongoDB itself does that after a minute, and all that they have written waits until then.
+func EndTransactions(t testing.TB, db *mongo.Database) {
+	t.Helper()
+	ctx := context.Background() // it may be called at the end of the test
+	admin := db.Client().Database("admin")
+	cursor, err := admin.Aggregate(ctx, mongo.Pipeline{
+		{{Key: "$currentOp", Value: bson.M{"idleSessions": true}}},
+		{{Key: "$match", Value: bson.M{"appName": db.Name(), "transaction": bson.M{"$exists": true}}}},
+		{{Key: "$project", Value: bson.M{"lsid": 1}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open []bson.M
+	if err := cursor.All(ctx, &open); err != nil {
+		t.Fatal(err)
+	}
+	if len(open) == 0 {
+		return
+	}
+	if err := admin.RunCommand(ctx, bson.D{{Key: "killAllSessionsByPattern", Value: open}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// URI returns the URI of a database, for a program.
 func URI(t testing.TB, db *mongo.Database) string {
 	t.Helper()
 	address, query, found := strings.Cut(Env(t, "POSTRIDER_TEST_MONGODB_URI"), "/?")
 	if !found {
 		t.Fatal("POSTRIDER_TEST_MONGODB_URI: must be mongodb://host:port/?replicaSet=name")
 	}
-	return fmt.Sprintf("%s/%s?%s", address, db.Name(), query)
+	return fmt.Sprintf("%s/%s?appName=%s&%s", address, db.Name(), db.Name(), query)
 }
 
 // FailCommands makes MongoDB fail the commands that data names, as often as mode says.

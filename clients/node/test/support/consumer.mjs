@@ -23,6 +23,29 @@ export function expected(keys, count) {
 }
 
 /**
+ * Does `work` while an open transaction has changed the document of a key: each effect on it meets a conflict. `work` is
+ * given a function that returns how many did. The server must be the test's own.
+ */
+export async function whileLocked(database, name, key, work) {
+  await database.command({ profile: 2 });
+  // Outside of the transaction, which would otherwise lock the collection.
+  if ((await database.listCollections({ name }).toArray()).length === 0) await database.createCollection(name);
+  const conflicts = () => database.collection("system.profile").countDocuments({ errCode: 112 });
+  const admin = database.client.db("admin");
+  const { was } = await admin.command({ setParameter: 1, transactionLifetimeLimitSeconds: 60 });
+  await database.client.withSession(async (session) => {
+    session.startTransaction();
+    const locked = { $set: { locked: true } };
+    await database.collection(name).updateOne({ _id: key }, locked, { session, upsert: true });
+    await work(conflicts);
+    await session.abortTransaction();
+  });
+  // Ends the open transactions of programs that were killed.
+  await admin.command({ killAllSessions: [] });
+  await admin.command({ setParameter: 1, transactionLifetimeLimitSeconds: was });
+}
+
+/**
  * The URI for a program that is held after its commit and before its acknowledgement; `release` ends that. The server
  * must be the test's own.
  */

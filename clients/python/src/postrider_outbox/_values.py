@@ -28,9 +28,7 @@ _HEADER_TYPES = (
 )
 
 # Values of exactly these types need no look.
-_PLAIN_TYPES = frozenset(
-    (bool, float, type(None), bytes, UUID, ObjectId, Int64, Decimal128, Binary)
-)
+_PLAIN_TYPES = frozenset((bool, float, type(None), bytes, UUID, ObjectId, Decimal128, Binary))
 
 
 def check_text(field: str, value: object) -> None:
@@ -105,7 +103,7 @@ def _is_plain(value: Any, depth: int) -> bool:
         return True
     if kind is str:
         return bool(value.isascii())
-    if kind is int:
+    if kind is int or kind is Int64:
         return bool(_MIN_INT64 <= value <= _MAX_INT64)
     if kind is datetime:
         return value.utcoffset() is not None

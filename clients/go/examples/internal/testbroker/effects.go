@@ -1,6 +1,8 @@
 package testbroker
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -63,8 +65,33 @@ func effects(t testing.TB, collection *mongo.Collection) map[string][]int {
 // Lock holds the document of a key in an open transaction, so that a consumer's transaction waits. unlock lets it go.
 func Lock(t testing.TB, collection *mongo.Collection, key string) (unlock func()) {
 	t.Helper()
+	session, ctx := change(t, collection, key, bson.M{"$set": bson.M{"locked": true}})
+	return func() {
+		if err := session.AbortTransaction(ctx); err != nil {
+			t.Fatal(err)
+		}
+		session.EndSession(ctx)
+	}
+}
+
+// Change makes a change of the document of a key in a transaction, which commit commits.
+func Change(t testing.TB, collection *mongo.Collection, key string, update bson.M) (commit func()) {
+	t.Helper()
+	session, ctx := change(t, collection, key, update)
+	return func() {
+		if err := session.CommitTransaction(ctx); err != nil {
+			t.Fatal(err)
+		}
+		session.EndSession(ctx)
+	}
+}
+
+func change(t testing.TB, collection *mongo.Collection, key string, update bson.M) (*mongo.Session, context.Context) {
+	t.Helper()
 	// Made outside of the transaction, which would lock the whole collection else.
-	if err := collection.Database().CreateCollection(t.Context(), collection.Name()); err != nil {
+	err := collection.Database().CreateCollection(t.Context(), collection.Name())
+	var exists mongo.CommandError
+	if err != nil && (!errors.As(err, &exists) || exists.Name != "NamespaceExists") {
 		t.Fatal(err)
 	}
 	session, err := collection.Database().Client().StartSession()
@@ -75,14 +102,38 @@ func Lock(t testing.TB, collection *mongo.Collection, key string) (unlock func()
 		t.Fatal(err)
 	}
 	ctx := mongo.NewSessionContext(t.Context(), session)
-	_, err = collection.UpdateByID(ctx, key, bson.M{"$set": bson.M{"locked": true}}, options.UpdateOne().SetUpsert(true))
+	if _, err := collection.UpdateByID(ctx, key, update, options.UpdateOne().SetUpsert(true)); err != nil {
+		t.Fatal(err)
+	}
+	return session, ctx
+}
+
+// AwaitWrite waits until a write of the collection waits for an open transaction.
+func AwaitWrite(t testing.TB, collection *mongo.Collection) {
+	t.Helper()
+	admin := collection.Database().Client().Database("admin")
+	namespace := collection.Database().Name() + "." + collection.Name()
+	mongotest.Eventually(t, "a write that waits", func() bool {
+		cursor, err := admin.Aggregate(t.Context(), mongo.Pipeline{
+			{{Key: "$currentOp", Value: bson.M{}}}, {{Key: "$match", Value: bson.M{"ns": namespace, "op": "update"}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cursor.Close(t.Context()) }()
+		return cursor.Next(t.Context())
+	})
+}
+
+// Conflicts returns the number of writes that have met a conflict since its first call.
+func Conflicts(t testing.TB, db *mongo.Database) int64 {
+	t.Helper()
+	if err := db.RunCommand(t.Context(), bson.D{{Key: "profile", Value: 2}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := db.Collection("system.profile").CountDocuments(t.Context(), bson.M{"errCode": 112})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func() {
-		if err := session.AbortTransaction(ctx); err != nil {
-			t.Fatal(err)
-		}
-		session.EndSession(ctx)
-	}
+	return n
 }

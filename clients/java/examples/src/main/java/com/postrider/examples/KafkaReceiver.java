@@ -23,8 +23,10 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Date;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -54,6 +56,7 @@ public final class KafkaReceiver {
     private final MongoCollection<Document> failures;
     private final MongoCollection<Document> received;
     private final KafkaProducer<String, byte[]> dead;
+    private final Set<Integer> proven = new HashSet<>(); // Partitions in which this process has applied a message.
 
     private KafkaReceiver(MongoClient client, MongoDatabase database, KafkaProducer<String, byte[]> dead) {
         this.client = client;
@@ -71,7 +74,8 @@ public final class KafkaReceiver {
                 session, Filters.eq("_id", key), Updates.push("n", payload.get("n")), new UpdateOptions().upsert(true));
     }
 
-    private void applyOnce(Document row, ConsumerRecord<String, byte[]> message) {
+    /** Returns whether the effect was not there before. */
+    private boolean applyOnce(Document row, ConsumerRecord<String, byte[]> message) {
         Document payload = Document.parse(new String(message.value(), StandardCharsets.UTF_8));
         try (ClientSession session = client.startSession()) {
             // Repeats the transaction after a conflict with another one (code 112).
@@ -85,8 +89,10 @@ public final class KafkaReceiver {
                 effect(session, message.key(), payload);
                 return null;
             });
+            return true;
         } catch (DoneBefore e) {
             System.out.println(row + " again");
+            return false;
         }
     }
 
@@ -98,21 +104,34 @@ public final class KafkaReceiver {
         }
         Document row =
                 new Document("consumer", CONSUMER).append("message", new String(id.value(), StandardCharsets.UTF_8));
-        while (true) {
+        // Kafka does not count deliveries. A message that ends the process is in the next process the first one of its
+        // partition whose effect is not there yet. So only such a message is counted before its attempt.
+        boolean isCounted = !proven.contains(message.partition());
+        String failure = "it ended the process";
+        int failed = isCounted ? countAttempt(row, failure) - 1 : 0;
+        while (failed < MAX_ATTEMPTS) {
             try {
-                applyOnce(row, message);
+                if (applyOnce(row, message)) {
+                    proven.add(message.partition());
+                }
+                if (isCounted || failed > 0) {
+                    failures.deleteOne(Filters.eq("_id", row));
+                }
                 return;
             } catch (RuntimeException e) {
                 System.out.println(row + " " + e);
-                if (!isPassing(e) && countFailure(row, e) >= MAX_ATTEMPTS) {
-                    moveToDead(message, e.toString());
-                    return;
+                if (!isPassing(e)) {
+                    failure = e.toString();
+                    failed = isCounted ? failed + 1 : countAttempt(row, failure);
+                    isCounted = false;
                 }
             }
             // In place, so that the messages behind it wait. After max.poll.interval.ms (5 minutes) Kafka gives the
             // partition to another member, and the commit of the offset fails.
             Thread.sleep(RETRY_PAUSE_MILLIS);
         }
+        moveToDead(message, failure);
+        failures.deleteOne(Filters.eq("_id", row)); // If it is sent again, it has all its attempts again.
     }
 
     /** Sends the message to the topic of dead ones, and waits for the confirm. */
@@ -132,13 +151,13 @@ public final class KafkaReceiver {
                                 || mongo.hasErrorLabel(MongoException.UNKNOWN_TRANSACTION_COMMIT_RESULT_LABEL));
     }
 
-    /** Counts outside of the transaction, which was aborted; returns the number until now. */
-    private int countFailure(Document row, RuntimeException failure) {
+    /** Counts outside of the transaction, so that the count stays; returns the number of attempts until now. */
+    private int countAttempt(Document row, String failure) {
         return failures.findOneAndUpdate(
                         Filters.eq("_id", row),
                         Updates.combine(
                                 Updates.inc("attempts", 1),
-                                Updates.set("failure", failure.toString()),
+                                Updates.set("failure", failure),
                                 Updates.set("at", new Date())),
                         new FindOneAndUpdateOptions().upsert(true).returnDocument(ReturnDocument.AFTER))
                 .getInteger("attempts");

@@ -89,9 +89,13 @@ public final class RabbitReceiver {
             return;
         }
         Document row = new Document("consumer", CONSUMER).append("message", id);
-        // A quorum queue counts the deliveries that ended without an answer, as after a crash.
-        int crashes = headersOf(delivery).get("x-delivery-count") instanceof Number number ? number.intValue() : 0;
+        // Deliveries that ended without an answer: the message may end this process. A quorum queue counts them.
+        Object count = headersOf(delivery).get("x-delivery-count");
+        int crashes = count instanceof Number number ? number.intValue() : 0;
         int attempts = crashes;
+        if (delivery.getEnvelope().isRedeliver() && count == null) {
+            attempts = countFailure(row, "redelivered");
+        }
         while (attempts < MAX_ATTEMPTS) {
             try {
                 applyOnce(row, delivery);
@@ -100,7 +104,7 @@ public final class RabbitReceiver {
             } catch (RuntimeException e) {
                 System.out.println(row + " " + e);
                 if (!isPassing(e)) {
-                    attempts = crashes + countFailure(row, e);
+                    attempts = crashes + countFailure(row, e.toString());
                 }
             }
             Thread.sleep(RETRY_PAUSE_MILLIS); // In place, so that the messages behind it wait.
@@ -122,12 +126,12 @@ public final class RabbitReceiver {
     }
 
     /** Counts outside of the transaction, which was aborted; returns the number until now. */
-    private int countFailure(Document row, RuntimeException failure) {
+    private int countFailure(Document row, String failure) {
         return failures.findOneAndUpdate(
                         Filters.eq("_id", row),
                         Updates.combine(
                                 Updates.inc("attempts", 1),
-                                Updates.set("failure", failure.toString()),
+                                Updates.set("failure", failure),
                                 Updates.set("at", new Date())),
                         new FindOneAndUpdateOptions().upsert(true).returnDocument(ReturnDocument.AFTER))
                 .getInteger("attempts");

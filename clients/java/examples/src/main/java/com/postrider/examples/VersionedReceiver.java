@@ -20,6 +20,7 @@ import com.rabbitmq.client.Connection;
 import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.Delivery;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.BlockingQueue;
@@ -51,15 +52,17 @@ public final class VersionedReceiver {
     /** Applies the event if it is the next one; does nothing if it was applied before. */
     private void applyNext(Delivery delivery) {
         Map<String, Object> headers = headersOf(delivery);
-        String aggregate = headers.get("aggregate-id").toString();
+        // Messages of an earlier release of Postrider have no aggregate-id, but the same as their key.
+        String aggregate =
+                headers.getOrDefault("aggregate-id", headers.get("message-key")).toString();
         Place place = new Place(number(headers, "aggregate-version"), number(headers, "event-index"));
         Document state = states.find(Filters.eq("_id", aggregate)).first();
-        Place next = next(state);
-        if (place.compareTo(next) < 0) {
+        if (state != null && place.compareTo(last(state)) <= 0) {
             return;
         }
-        if (place.compareTo(next) > 0) {
-            throw new IllegalStateException(aggregate + ": " + place + " came, " + next + " is next");
+        List<Place> next = next(state);
+        if (!next.contains(place)) {
+            throw new IllegalStateException(aggregate + ": " + place + " came, next is " + next);
         }
         Document payload = Document.parse(new String(delivery.getBody(), StandardCharsets.UTF_8));
         // The guard and the effect are one write: only the state that was read is changed.
@@ -71,7 +74,7 @@ public final class VersionedReceiver {
                         Updates.combine(
                                 Updates.set("version", place.version()),
                                 Updates.set("index", place.index()),
-                                Updates.set("count", number(headers, "event-count")),
+                                Updates.set("count", headers.get("event-count")),
                                 Updates.push("n", payload.get("n"))),
                         new UpdateOptions().upsert(state == null))
                 .getModifiedCount();
@@ -80,14 +83,22 @@ public final class VersionedReceiver {
         }
     }
 
-    private static Place next(Document state) {
+    private static Place last(Document state) {
+        return new Place(state.getLong("version"), state.getLong("index"));
+    }
+
+    /** Returns the places of the events that may follow. */
+    private static List<Place> next(Document state) {
         if (state == null) {
-            return new Place(1, 0);
+            return List.of(new Place(1, 0));
         }
-        long version = state.getLong("version");
-        long index = state.getLong("index");
-        boolean complete = index + 1 == state.getLong("count");
-        return complete ? new Place(version + 1, 0) : new Place(version, index + 1);
+        Place last = last(state);
+        Place sameVersion = new Place(last.version(), last.index() + 1);
+        Place nextVersion = new Place(last.version() + 1, 0);
+        if (!(state.get("count") instanceof Number count)) { // An earlier release does not send event-count.
+            return List.of(sameVersion, nextVersion);
+        }
+        return List.of(last.index() + 1 < count.longValue() ? sameVersion : nextVersion);
     }
 
     private static Map<String, Object> headersOf(Delivery delivery) {
@@ -100,23 +111,32 @@ public final class VersionedReceiver {
 
     private void handle(Channel channel, Delivery delivery) throws Exception {
         long tag = delivery.getEnvelope().getDeliveryTag();
-        // A quorum queue counts the deliveries that ended without an answer, as after a crash.
-        int crashes = headersOf(delivery).get("x-delivery-count") instanceof Number number ? number.intValue() : 0;
+        String id = delivery.getProperties().getMessageId();
+        if (id == null) { // Not a message of Postrider. Without requeue: to the dead-letter exchange.
+            channel.basicReject(tag, false);
+            return;
+        }
+        // Deliveries that ended without an answer: the message may end this process. A quorum queue counts them.
+        Object count = headersOf(delivery).get("x-delivery-count");
+        int crashes = count instanceof Number number ? number.intValue() : 0;
         int attempts = crashes;
+        if (delivery.getEnvelope().isRedeliver() && count == null) {
+            attempts = countFailure(id, "redelivered");
+        }
         while (attempts < MAX_ATTEMPTS) {
             try {
                 applyNext(delivery);
                 channel.basicAck(tag, false);
                 return;
             } catch (RuntimeException e) {
-                System.out.println(delivery.getProperties().getMessageId() + " " + e);
+                System.out.println(id + " " + e);
                 if (!isPassing(e)) {
-                    attempts = crashes + countFailure(delivery.getProperties().getMessageId(), e);
+                    attempts = crashes + countFailure(id, e.toString());
                 }
             }
             Thread.sleep(RETRY_PAUSE_MILLIS);
         }
-        channel.basicReject(tag, false); // Without requeue: to the dead-letter exchange.
+        channel.basicReject(tag, false);
     }
 
     /** Whether MongoDB is at fault, or another consumer has made the first state, and not the message. */
@@ -127,10 +147,10 @@ public final class VersionedReceiver {
                         && ErrorCategory.fromErrorCode(mongo.getCode()) == ErrorCategory.DUPLICATE_KEY;
     }
 
-    private int countFailure(String message, RuntimeException failure) {
+    private int countFailure(String message, String failure) {
         return failures.findOneAndUpdate(
                         Filters.eq("_id", new Document("consumer", "states").append("message", message)),
-                        Updates.combine(Updates.inc("attempts", 1), Updates.set("failure", failure.toString())),
+                        Updates.combine(Updates.inc("attempts", 1), Updates.set("failure", failure)),
                         new FindOneAndUpdateOptions().upsert(true).returnDocument(ReturnDocument.AFTER))
                 .getInteger("attempts");
     }

@@ -100,6 +100,50 @@ class KafkaReceiverTest {
     }
 
     @Test
+    void effectIsThereOnceWhenTheConsumerIsKilledWithinItsTransaction() throws Exception {
+        send("held", "message", "{\"n\": 7}");
+        killInEffect(0);
+        own.endTransactions();
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            consumer.await("the effect", () -> own.effects("received") == 1);
+        }
+        assertEquals(List.of(7), own.effectsOn("received", "held"));
+    }
+
+    /** The process ends while it applies the message: here it waits for a lock then, and is killed. */
+    @Test
+    void messageThatEndsTheProcessGoesToTheTopicOfDeadOnesAfterFiveAttempts() throws Exception {
+        send(0, "a", "before", "{\"n\": 1}");
+        send(0, "held", "poison", "{\"n\": 2}");
+        send(0, "a", "behind", "{\"n\": 3}");
+        // The first process applies the one before: those behind it are not counted in this process.
+        for (int counted = 0; counted <= 5; counted++) {
+            killInEffect(counted);
+        }
+
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            consumer.await("the message behind it", () -> own.effects("received") == 2);
+            assertEquals("poison", header(readDead(1).get(0), "message-id"));
+            consumer.await(
+                    "the end of its count", () -> own.all("inbox_failures").isEmpty());
+        }
+        assertEquals(List.of(1, 3), own.effectsOn("received", "a"));
+        assertEquals(List.of(), own.effectsOn("received", "held"));
+    }
+
+    /** Kills a consumer while it waits for the document of the key "held", at this counted attempt of "poison". */
+    private void killInEffect(int attempt) throws Exception {
+        own.whileLocked("received", "held", () -> {
+            long conflicts = own.conflicts();
+            try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+                consumer.await("a conflict", () -> own.conflicts() > conflicts);
+                assertEquals(attempt, own.attempts("poison"));
+                consumer.kill();
+            }
+        });
+    }
+
+    @Test
     void messageThatNeverWorksGoesToTheTopicOfDeadOnesAfterFiveAttempts() throws Exception {
         send("a", "poison", "not JSON");
         send("a", null, "{}");
@@ -115,9 +159,14 @@ class KafkaReceiverTest {
             assertEquals("a", poison.key());
             assertEquals("poison", header(poison, "message-id"));
             assertNotNull(header(poison, "failure"));
-            List<Document> failures = own.all("inbox_failures");
-            assertEquals(1, failures.size());
-            assertEquals(5, failures.get(0).getInteger("attempts"));
+            assertEquals(
+                    5,
+                    consumer.output()
+                            .lines()
+                            .filter(line -> line.contains("message=poison"))
+                            .count());
+            consumer.await(
+                    "the end of its count", () -> own.all("inbox_failures").isEmpty());
         }
     }
 
@@ -147,7 +196,11 @@ class KafkaReceiverTest {
 
     /** Publishes as the relay does. */
     private void send(String key, String id, String payload) throws Exception {
-        ProducerRecord<String, String> message = new ProducerRecord<>(topic, key, payload);
+        send(null, key, id, payload);
+    }
+
+    private void send(Integer partition, String key, String id, String payload) throws Exception {
+        ProducerRecord<String, String> message = new ProducerRecord<>(topic, partition, key, payload);
         if (id != null) {
             message.headers().add("message-id", id.getBytes(StandardCharsets.UTF_8));
         }

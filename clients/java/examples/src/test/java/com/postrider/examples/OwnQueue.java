@@ -11,14 +11,19 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.UUID;
 
-/** A quorum queue of its own for a test, with a queue for its dead letters; both are deleted when it is closed. */
+/** A queue of its own for a test, with a queue for its dead letters; both are deleted when it is closed. */
 final class OwnQueue implements AutoCloseable {
     final String name = "java-" + UUID.randomUUID();
     private final String dead = name + "-dead";
     private final Connection connection;
     private final Channel channel;
 
+    /** Declares a quorum queue. */
     OwnQueue() throws Exception {
+        this("quorum");
+    }
+
+    OwnQueue(String type) throws Exception {
         ConnectionFactory factory = new ConnectionFactory();
         factory.setUri(Example.environment("POSTRIDER_TEST_AMQP_URI"));
         connection = factory.newConnection();
@@ -30,7 +35,7 @@ final class OwnQueue implements AutoCloseable {
                 true,
                 false,
                 false,
-                Map.of("x-queue-type", "quorum", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", dead));
+                Map.of("x-queue-type", type, "x-dead-letter-exchange", "", "x-dead-letter-routing-key", dead));
     }
 
     /** Publishes as the relay does. */

@@ -9,6 +9,8 @@ import java.util.Map;
 import java.util.stream.IntStream;
 import org.bson.Document;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class RabbitReceiverTest {
     private static final int KEYS = 4;
@@ -64,6 +66,51 @@ class RabbitReceiverTest {
             }
             assertTrue(failed, "no commit has failed");
         }
+    }
+
+    @Test
+    void effectIsThereOnceWhenTheConsumerIsKilledWithinItsTransaction() throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue()) {
+            queue.publish("message", Map.of("message-key", "held"), "{\"n\": 7}");
+            killInEffect(own, queue);
+            own.endTransactions();
+            try (Example consumer = new Example(RabbitReceiver.class, environment(own, queue))) {
+                consumer.await("the effect", () -> own.effects("received") == 1);
+            }
+            assertEquals(List.of(7), own.effectsOn("received", "held"));
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"quorum", "classic"})
+    void messageThatEndsTheProcessLeavesTheQueueAfterFiveAttempts(String type) throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue(type)) {
+            queue.publish("poison", Map.of("message-key", "held"), "{\"n\": 1}");
+            queue.publish("behind", Map.of("message-key", "a"), "{\"n\": 2}");
+            for (int attempt = 1; attempt <= 5; attempt++) {
+                killInEffect(own, queue);
+            }
+
+            try (Example consumer = new Example(RabbitReceiver.class, environment(own, queue))) {
+                consumer.await("the message behind it", () -> own.effects("received") == 1);
+                consumer.await("a dead letter", () -> queue.deadLetters() == 1);
+            }
+            assertEquals(List.of(2), own.effectsOn("received", "a"));
+            assertEquals(List.of(), own.effectsOn("received", "held"));
+        }
+    }
+
+    /** Kills a consumer while it waits for the document of the key "held". */
+    private static void killInEffect(OwnDatabase own, OwnQueue queue) throws Exception {
+        own.whileLocked("received", "held", () -> {
+            long conflicts = own.conflicts();
+            try (Example consumer = new Example(RabbitReceiver.class, environment(own, queue))) {
+                consumer.await("a conflict", () -> own.conflicts() > conflicts);
+                consumer.kill();
+            }
+        });
     }
 
     @Test

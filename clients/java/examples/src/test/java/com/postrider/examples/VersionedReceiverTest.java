@@ -2,11 +2,18 @@ package com.postrider.examples;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import com.mongodb.client.ClientSession;
+import com.mongodb.client.model.Filters;
+import com.mongodb.client.model.UpdateOptions;
+import com.mongodb.client.model.Updates;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.bson.Document;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class VersionedReceiverTest {
     private static final int VERSIONS = 60;
@@ -44,6 +51,91 @@ class VersionedReceiverTest {
         }
     }
 
+    /** Without the headers aggregate-id and event-count. */
+    @Test
+    void eventsOfAnEarlierReleaseAreAppliedOnce() throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue();
+                Example consumer = new Example(VersionedReceiver.class, environment(own, queue))) {
+            int[][] places = {{1, 0}, {1, 1}, {2, 0}, {3, 0}, {3, 1}};
+            for (int n : List.of(0, 1, 2, 1, 2, 3, 4, 0)) {
+                publishEarlier(queue, places[n][0], places[n][1], n);
+            }
+            publish(queue, "a", 4, 0, 1, 5);
+
+            consumer.await("the last one", () -> own.effectsOn("states", "a").contains(5));
+            assertEquals(List.of(0, 1, 2, 3, 4, 5), own.effectsOn("states", "a"));
+            assertEquals(List.of(), own.all("inbox_failures"));
+        }
+    }
+
+    /** Each state is at (2, 1) of 3 when an event comes that is old, or behind a gap. */
+    @Test
+    void eventThatIsNotTheNextOneIsNotApplied() throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue();
+                Example consumer = new Example(VersionedReceiver.class, environment(own, queue))) {
+            int[][] old = {{1, 0}, {1, 5}, {2, 0}, {2, 1}};
+            int[][] early = {{2, 3}, {3, 0}, {3, 1}, {3, 2}, {4, 0}};
+            List<int[]> places = Stream.of(old, early).flatMap(Stream::of).toList();
+            for (int[] place : places) {
+                String aggregate = place[0] + "." + place[1];
+                publish(queue, aggregate, 1, 0, 1, 1);
+                publish(queue, aggregate, 2, 0, 3, 2);
+                publish(queue, aggregate, 2, 1, 3, 3);
+                publish(queue, aggregate, place[0], place[1], 3, 99);
+                publish(queue, aggregate, 2, 2, 3, 4);
+            }
+
+            for (int[] place : places) {
+                String aggregate = place[0] + "." + place[1];
+                consumer.await(
+                        "the next one of " + aggregate,
+                        () -> own.effectsOn("states", aggregate).contains(4));
+                assertEquals(List.of(1, 2, 3, 4), own.effectsOn("states", aggregate), aggregate);
+            }
+            consumer.await("dead letters", () -> queue.deadLetters() == early.length);
+            assertEquals(early.length, own.all("inbox_failures").size());
+        }
+    }
+
+    /** The guard is part of the write: another consumer can be between the read and the write of this one. */
+    @ParameterizedTest
+    @ValueSource(ints = {0, 1, 2})
+    void eventThatAnotherConsumerAppliesMeanwhileIsAppliedOnce(int applied) throws Exception {
+        try (OwnDatabase own = new OwnDatabase();
+                OwnQueue queue = new OwnQueue();
+                Example consumer = new Example(VersionedReceiver.class, environment(own, queue));
+                ClientSession other = own.client.startSession()) {
+            own.database.createCollection("states");
+            int[][] places = {{1, 0, 1}, {2, 0, 2}, {2, 1, 2}, {3, 0, 1}};
+            for (int n = 0; n < applied; n++) {
+                publish(queue, "a", places[n][0], places[n][1], places[n][2], n);
+            }
+            consumer.await(
+                    "the earlier ones", () -> own.effectsOn("states", "a").size() == applied);
+            other.startTransaction();
+            own.collection("states")
+                    .updateOne(
+                            other,
+                            Filters.eq("_id", "a"),
+                            Updates.combine(
+                                    Updates.set("version", (long) places[applied][0]),
+                                    Updates.set("index", (long) places[applied][1]),
+                                    Updates.set("count", places[applied][2]),
+                                    Updates.push("n", applied)),
+                            new UpdateOptions().upsert(true));
+            publish(queue, "a", places[applied][0], places[applied][1], places[applied][2], applied);
+            consumer.await("a write that waits", () -> own.isWriting("states"));
+            other.commitTransaction();
+            publish(queue, "a", places[applied + 1][0], places[applied + 1][1], places[applied + 1][2], applied + 1);
+
+            consumer.await("the next one", () -> own.effectsOn("states", "a").contains(applied + 1));
+            assertEquals(IntStream.range(0, applied + 2).boxed().toList(), own.effectsOn("states", "a"));
+            assertEquals(0, queue.deadLetters());
+        }
+    }
+
     @Test
     void eventBehindAGapLeavesTheQueueAfterFiveAttempts() throws Exception {
         try (OwnDatabase own = new OwnDatabase();
@@ -76,6 +168,11 @@ class VersionedReceiverTest {
                 "event-index", index,
                 "event-count", count);
         queue.publish(aggregate + "-" + version + "-" + index, headers, new Document("n", n).toJson());
+    }
+
+    private static void publishEarlier(OwnQueue queue, long version, int index, int n) throws Exception {
+        Map<String, Object> headers = Map.of("message-key", "a", "aggregate-version", version, "event-index", index);
+        queue.publish("a-" + version + "-" + index, headers, new Document("n", n).toJson());
     }
 
     private static Map<String, String> environment(OwnDatabase own, OwnQueue queue) {
