@@ -21,8 +21,11 @@ pub const ERASURES_COMPLETED: &str = "postrider_erasures_completed_total";
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 4] = [
     Description::counter(APPENDS, "Answered appends to the event store, by outcome."),
-    Description::histogram(APPEND_DURATION_SECONDS, "Time from the arrival of an append to its answer.")
-        .in_seconds(),
+    Description::histogram(
+        APPEND_DURATION_SECONDS,
+        "Time from the arrival of an append to its answer.",
+    )
+    .in_seconds(),
     Description::gauge(ERASURES_OPEN, "Erasures of event streams that are not complete."),
     Description::counter(
         ERASURES_COMPLETED,
