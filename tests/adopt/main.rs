@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod debezium;
 mod disturbances;
 mod history;
 mod oplog;

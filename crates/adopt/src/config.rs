@@ -62,7 +62,7 @@ pub struct FieldsConfig {
     /// The payload.
     #[schemars(example = &"PayloadJson")]
     pub payload: Option<String>,
-    /// What the payload is: `bson` (any value, sent as Postrider sends payloads), `json` (a text with JSON), `extended_json` (a text with extended JSON, sent as plain values where JSON has them), or `canonical` (any value, sent as canonical extended JSON, as Debezium does).
+    /// What the payload is: `bson` (any value, sent as Postrider sends payloads), `json` (a text with JSON), `extended_json` (a text with extended JSON, sent as plain values where JSON has them), or `canonical` (a document, sent as canonical extended JSON; any other value as Debezium sends it).
     #[schemars(example = PayloadForm::Json)]
     pub payload_form: Option<PayloadForm>,
     /// The headers: a document, or a text with a JSON object.
@@ -127,6 +127,6 @@ pub enum PayloadForm {
     Json,
     /// A text with extended JSON.
     ExtendedJson,
-    /// Any value, sent as canonical extended JSON.
+    /// A document, sent as canonical extended JSON; any other value as Debezium sends it.
     Canonical,
 }

@@ -204,7 +204,14 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
         Some(_) => return Err("the type is not a text".to_owned()),
         None => return Err("the type is absent".to_owned()),
     };
-    let payload = mapping.payload.of(document).ok_or("the payload is absent")?;
+    let payload = match mapping.payload.of(document) {
+        Some(payload) => payload,
+        // (Debezium sends a tombstone.)
+        None if mapping.form == PayloadForm::Canonical && mapping.payload.is_null(document) => {
+            Bson::Null
+        }
+        None => return Err("the payload is absent".to_owned()),
+    };
     let (payload, is_json) = payload_of(mapping.form, payload)?;
     let mut record = NewRecord::new(kind, payload).id(id);
     if is_json {
@@ -264,10 +271,28 @@ fn payload_of(form: PayloadForm, payload: Bson) -> Result<(Bson, bool), String> 
             Ok((Bson::try_from(value).map_err(|error| wrong(&error))?, false))
         }
         (PayloadForm::ExtendedJson, _) => Err("the payload is not a text".to_owned()),
-        (PayloadForm::Canonical, Bson::String(text)) => Ok((text.into(), false)),
-        (PayloadForm::Canonical, payload) => {
+        (PayloadForm::Canonical, payload @ Bson::Document(_)) => {
             Ok((payload.into_canonical_extjson().to_string().into(), true))
         }
+        (PayloadForm::Canonical, payload @ (Bson::Null | Bson::Binary(_))) => Ok((payload, false)),
+        (PayloadForm::Canonical, payload) => match plain(payload) {
+            serde_json::Value::String(text) => Ok((text.into(), false)),
+            value => Ok((value.to_string().into(), true)),
+        },
+    }
+}
+
+/// A value as Debezium converts it outside of a payload document, and Kafka Connect then writes it as JSON.
+fn plain(value: Bson) -> serde_json::Value {
+    match value {
+        Bson::Document(document) => {
+            document.into_iter().map(|(name, value)| (name, plain(value))).collect()
+        }
+        Bson::Array(values) => values.into_iter().map(plain).collect(),
+        Bson::DateTime(at) => at.timestamp_millis().into(),
+        Bson::ObjectId(id) => id.to_hex().into(),
+        Bson::Decimal128(number) => number.to_string().into(),
+        other => other.into_relaxed_extjson(),
     }
 }
 

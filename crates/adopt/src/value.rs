@@ -38,6 +38,18 @@ impl FieldValue {
             Self::Template(template) => filled(template, document).map(Bson::String),
         }
     }
+
+    /// Whether the document has the field, and it is null.
+    pub fn is_null(&self, document: &Document) -> bool {
+        let Self::Path(path) = self else { return false };
+        match path.rsplit_once('.') {
+            None => document.get(path.as_str()) == Some(&Bson::Null),
+            Some((above, name)) => match at(document, above) {
+                Some(Bson::Document(above)) => above.get(name) == Some(&Bson::Null),
+                _ => false,
+            },
+        }
+    }
 }
 
 /// The value at a path; `None` where it is absent or null.
