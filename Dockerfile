@@ -24,6 +24,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY examples/demo/Cargo.toml examples/demo/
 COPY tests/fixture/Cargo.toml tests/fixture/
 COPY tests/model/Cargo.toml tests/model/
+COPY crates/adopt/Cargo.toml crates/adopt/
 COPY crates/events/Cargo.toml crates/events/
 COPY crates/outbox/Cargo.toml crates/outbox/
 COPY crates/projections/Cargo.toml crates/projections/

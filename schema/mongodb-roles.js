@@ -13,6 +13,9 @@
 //   EVENTS_DATABASE, SNAPSHOTS_DATABASE, PREPARE_DATABASE
 //                      databases of the append path (events.database, …); "" is that of the connection.
 //                      Defaults "", "", ""
+//   ADOPT_DATABASE, ADOPT_COLLECTION
+//                      the collection that `postrider adopt` copies from (adopt.database, adopt.collection); a
+//                      database of "" is that of the connection. Defaults "", ""
 //
 // It may be run again at any time: a role that exists is brought up to date. What such a role permits on other
 // collections, such as those of an outbox with another prefix, it goes on permitting. Users are yours to make:
@@ -32,6 +35,10 @@ const append = process.env.EVENTS_ENABLED || "true";
 const events = process.env.EVENTS_DATABASE || "" || db.getName();
 const snapshots = process.env.SNAPSHOTS_DATABASE || "" || db.getName();
 const prepare = process.env.PREPARE_DATABASE || "" || db.getName();
+const source = {
+  db: process.env.ADOPT_DATABASE || "" || db.getName(),
+  collection: process.env.ADOPT_COLLECTION || "",
+};
 
 // ---- What there should be --------------------------------------------------------------------
 
@@ -126,7 +133,26 @@ const roles = [
       { resource: collection("outbox_records"), actions: ["insert"] },
     ],
   },
+  // postrider adopt with outbox.auto_init_schema = false; with ADOPT_COLLECTION also what it does to that collection.
+  {
+    name: "postrider_adopt",
+    privileges: [
+      { resource: database, actions: ["listCollections"] },
+      { resource: collection("outbox_records"), actions: ["find", "insert", "listIndexes"] },
+      { resource: collection("outbox_control"), actions: ["find", "insert", "update"] },
+    ],
+  },
 ];
+
+// The source of `postrider adopt`. Of namastack also the instances, by whose heartbeats it sees whether the old relay
+// runs.
+const sourceInstances = { ...source, collection: source.collection.replace(/outbox_records$/, "outbox_instances") };
+if (source.collection !== "") {
+  roles.find(({ name }) => name === "postrider_adopt").privileges.push(
+    { resource: source, actions: ["find", "update", "changeStream"] },
+    { resource: sourceInstances, actions: ["find"] },
+  );
+}
 
 // ---- How it comes to be ----------------------------------------------------------------------
 
@@ -136,12 +162,13 @@ if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
 
 // Whether a privilege is about this outbox or its append path, and so ours to decide.
 function isOurs({ resource }) {
+  const sources = resource.db === source.db ? [source.collection, sourceInstances.collection] : [];
   const ours = resource.db === db.getName() ? collections.map((base) => prefix + base) : [];
-  return ["", "wow_database_metadata", "postrider_erasures", ...feedCollections, ...ours].includes(resource.collection);
+  return ["", "wow_database_metadata", "postrider_erasures", ...feedCollections, ...ours, ...sources].includes(resource.collection);
 }
 
 for (const { name, privileges } of roles) {
-  for (const place of new Set([db.getName(), events, snapshots, prepare])) {
+  for (const place of new Set([db.getName(), events, snapshots, prepare, source.db])) {
     const database = db.getSiblingDB(place);
     const here = privileges.filter(({ resource }) => resource.db === place);
     // Elsewhere a role that we ask nothing of is another outbox's.

@@ -33,6 +33,7 @@
 //! | [`store`] | MongoDB: connection, errors, clock, conditional writes; collections and indexes as they should be |
 //! | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect; the hash of keys |
 //! | [`events`] | the event store: appends, [`snapshot`]s, [`prepare`] keys, in a [`context`] |
+//! | [`adopt`] | the bridge from the outbox of another system |
 //! | [`relay`] | acquire → publish → settle; the [`change_stream`], [`routing`], [`partition`]s, and what a sink must promise |
 //! | [`sink`] | RabbitMQ, Kafka, stdout |
 //!
@@ -65,6 +66,9 @@ pub use postrider_outbox::{ids, json_view, wakeup};
 pub use postrider_events as events;
 #[doc(no_inline)]
 pub use postrider_events::{context, names, prepare, snapshot};
+
+#[doc(no_inline)]
+pub use postrider_adopt as adopt;
 
 pub use postrider_relay as relay;
 #[doc(no_inline)]

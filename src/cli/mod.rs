@@ -2,6 +2,7 @@
 //!
 //! 0 is success, 1 a failure, 2 wrong usage or configuration.
 
+mod adopt;
 mod append;
 mod blocked;
 mod check;
@@ -53,6 +54,8 @@ enum Command {
     /// The subscriptions to the feed
     #[command(subcommand)]
     Subscriptions(subscriptions::Command),
+    /// Copy the undelivered documents of another outbox into this one
+    Adopt(adopt::Options),
     /// Append events to an aggregate, and enqueue each as a message, in one transaction
     Append(append::Options),
     /// The end of event streams
@@ -86,6 +89,7 @@ pub fn main() -> ExitCode {
         Command::Schema(command) => schema::run(&cli.global, command),
         Command::Outbox(command) => outbox::run(&cli.global, command),
         Command::Subscriptions(command) => subscriptions::run(&cli.global, command),
+        Command::Adopt(options) => adopt::run(&cli.global, options),
         Command::Append(options) => append::run(&cli.global, options),
         Command::Events(command) => events::run(&cli.global, command),
         Command::Feed(command) => feed::run(&cli.global, command),

@@ -28,13 +28,13 @@ pub(super) fn run(global: &GlobalArgs) -> Result<(), Failure> {
     })
 }
 
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn listen() -> std::io::Result<Self> {
+    pub(super) fn listen() -> std::io::Result<Self> {
         // Without a handler, which stays, a write beyond the limit of file sizes (ulimit -f) ends the process. With
         // one it is an error of the sink.
         drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
@@ -45,7 +45,7 @@ impl Signals {
     }
 
     /// The first signal stops gracefully, the second at once.
-    async fn watch(mut self, stop: CancellationToken) {
+    pub(super) async fn watch(mut self, stop: CancellationToken) {
         self.next().await;
         info!("stopping; a second signal ends at once");
         stop.cancel();

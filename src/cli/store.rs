@@ -14,6 +14,13 @@ use crate::store::connect::{self, Topology};
 
 /// Opens the event store of a configuration, whose outbox is complete.
 pub(super) async fn open(plan: &Resolved) -> Result<EventStore, Failure> {
+    let outbox = outbox(plan).await?;
+    let context = Context::new(outbox.client().clone(), plan.context.clone());
+    Ok(EventStore::new(context, outbox))
+}
+
+/// Opens the outbox of a configuration, which is complete.
+pub(super) async fn outbox(plan: &Resolved) -> Result<Collections, Failure> {
     let reached = connect::reach(&plan.mongo, &plan.database).await;
     let (client, topology) = reached.map_err(anyhow::Error::from)?;
     if topology == Topology::Standalone {
@@ -32,7 +39,7 @@ pub(super) async fn open(plan: &Resolved) -> Result<EventStore, Failure> {
         let error = anyhow::anyhow!("{difference}; run `postrider schema apply`");
         return Err(Failure::Failed(error));
     }
-    Ok(EventStore::new(Context::new(client, plan.context.clone()), outbox))
+    Ok(outbox)
 }
 
 /// Reads the arguments that name an aggregate.

@@ -148,10 +148,9 @@ fn default_of(key: &Key) -> Option<Value> {
 }
 
 /// The example of a key, as TOML.
-fn example_of(key: &Key) -> Option<String> {
+fn example_of(key: &Key) -> Option<Value> {
     let example = key.schema.get("examples")?.as_array()?.first()?.clone();
-    let value: Value = serde_json::from_value(example).ok()?;
-    Some(value.to_string())
+    serde_json::from_value(example).ok()
 }
 
 /// Text of a doc comment as words: without the backticks that Markdown needs.
@@ -237,23 +236,21 @@ fn write_key(page: &mut String, key: &Key, off: &str) {
         return;
     }
     comment(page, &description(&key.schema));
-    let name = match key.pattern.last().unwrap().as_str() {
-        "*" => "mongo",
-        name => name,
-    };
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     let has_example = key.schema.contains_key("examples");
     let default = default_of(key).filter(|it| !(key.is_of_item || is_empty(it) && has_example));
+    let name = key.pattern.last().unwrap();
     if let Some(default) = default {
         writeln!(page, "{off}{name} = {default}").unwrap();
-    } else {
-        let example = example_of(key).unwrap_or_else(|| panic!("{} needs an example", key.name()));
-        let example = match example.strip_prefix("{ mongo = ") {
-            Some(own) => own.trim_end_matches([' ', '}']).to_owned(),
-            None => example,
-        };
-        writeln!(page, "#{name} = {example}").unwrap();
+        return;
     }
+    let example = example_of(key).unwrap_or_else(|| panic!("{} needs an example", key.name()));
+    // That of a key with a free name is a table with one.
+    let (name, example) = match (name.as_str(), example) {
+        ("*", Value::Table(one)) => one.into_iter().next().unwrap(),
+        (name, example) => (name.to_owned(), example),
+    };
+    writeln!(page, "#{name} = {example}").unwrap();
 }
 
 fn is_list_section(section: &Section) -> bool {

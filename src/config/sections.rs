@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use postrider_adopt::config::AdoptConfig;
 use postrider_events::config::{DatabaseConfig, EventsConfig};
 use postrider_events::feed::FeedConfig;
 use postrider_events::query::QuerySettings;
@@ -58,6 +59,8 @@ pub struct Config {
     pub feed: FeedConfig,
     /// The HTTP API (docs/http.md).
     pub api: ApiConfig,
+    /// The outbox of another system, for `postrider adopt` (docs/adopt.md).
+    pub adopt: AdoptConfig,
 }
 
 fn example_connection_strings() -> BTreeMap<String, String> {

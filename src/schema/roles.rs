@@ -267,8 +267,23 @@ pub const PRODUCER: Role = Role {
     privileges: &[on(RECORDS, &["insert"])],
 };
 
+/// The bridge from the outbox of another system. The script adds [`SOURCE_ACTIONS`] on the source that
+/// `ADOPT_COLLECTION` names.
+pub const ADOPT: Role = Role {
+    name: "postrider_adopt",
+    serves: "postrider adopt with outbox.auto_init_schema = false; with ADOPT_COLLECTION also what it does to that collection",
+    privileges: &[
+        LIST,
+        on(RECORDS, &["find", "insert", "listIndexes"]),
+        on(CONTROL, &["find", "insert", "update"]),
+    ],
+};
+
+/// What the bridge does to the collection that it copies from. (Documents without a status are not updated.)
+pub const SOURCE_ACTIONS: [&str; 3] = ["find", "update", "changeStream"];
+
 /// All roles.
-pub const ROLES: [Role; 6] = [RELAY, APPEND, FEED, SCHEMA, OPERATOR, PRODUCER];
+pub const ROLES: [Role; 7] = [RELAY, APPEND, FEED, SCHEMA, OPERATOR, PRODUCER, ADOPT];
 
 /// Returns a `mongosh` script that creates or updates the roles.
 ///
@@ -296,6 +311,10 @@ pub fn roles_script(config: &Config) -> String {
             ("snapshots_database", database(&config.snapshots.database)),
             ("prepare_database", database(&config.prepare.database)),
             ("prefix", text(&config.outbox.collection_prefix)),
+            ("adopt", text(ADOPT.name)),
+            ("source_actions", literal(&names(&SOURCE_ACTIONS), 4)),
+            ("adopt_database", database(&config.adopt.database)),
+            ("adopt_collection", database(&config.adopt.collection)),
         ],
     )
 }

@@ -13,6 +13,9 @@
 //   EVENTS_DATABASE, SNAPSHOTS_DATABASE, PREPARE_DATABASE
 //                      databases of the append path (events.database, …); "" is that of the connection.
 //                      Defaults {{events_database}}, {{snapshots_database}}, {{prepare_database}}
+//   ADOPT_DATABASE, ADOPT_COLLECTION
+//                      the collection that `postrider adopt` copies from (adopt.database, adopt.collection); a
+//                      database of "" is that of the connection. Defaults {{adopt_database}}, {{adopt_collection}}
 //
 // It may be run again at any time: a role that exists is brought up to date. What such a role permits on other
 // collections, such as those of an outbox with another prefix, it goes on permitting. Users are yours to make:
@@ -32,6 +35,10 @@ const append = process.env.EVENTS_ENABLED || {{append}};
 const events = process.env.EVENTS_DATABASE || {{events_database}} || db.getName();
 const snapshots = process.env.SNAPSHOTS_DATABASE || {{snapshots_database}} || db.getName();
 const prepare = process.env.PREPARE_DATABASE || {{prepare_database}} || db.getName();
+const source = {
+  db: process.env.ADOPT_DATABASE || {{adopt_database}} || db.getName(),
+  collection: process.env.ADOPT_COLLECTION || {{adopt_collection}},
+};
 
 // ---- What there should be --------------------------------------------------------------------
 
@@ -51,6 +58,16 @@ const roles = [
 {{roles}}
 ];
 
+// The source of `postrider adopt`. Of namastack also the instances, by whose heartbeats it sees whether the old relay
+// runs.
+const sourceInstances = { ...source, collection: source.collection.replace(/outbox_records$/, "outbox_instances") };
+if (source.collection !== "") {
+  roles.find(({ name }) => name === {{adopt}}).privileges.push(
+    { resource: source, actions: {{source_actions}} },
+    { resource: sourceInstances, actions: ["find"] },
+  );
+}
+
 // ---- How it comes to be ----------------------------------------------------------------------
 
 if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
@@ -59,12 +76,13 @@ if (!/^[A-Za-z0-9_.-]*$/.test(prefix)) {
 
 // Whether a privilege is about this outbox or its append path, and so ours to decide.
 function isOurs({ resource }) {
+  const sources = resource.db === source.db ? [source.collection, sourceInstances.collection] : [];
   const ours = resource.db === db.getName() ? collections.map((base) => prefix + base) : [];
-  return ["", {{guard}}, {{erasures}}, ...feedCollections, ...ours].includes(resource.collection);
+  return ["", {{guard}}, {{erasures}}, ...feedCollections, ...ours, ...sources].includes(resource.collection);
 }
 
 for (const { name, privileges } of roles) {
-  for (const place of new Set([db.getName(), events, snapshots, prepare])) {
+  for (const place of new Set([db.getName(), events, snapshots, prepare, source.db])) {
     const database = db.getSiblingDB(place);
     const here = privileges.filter(({ resource }) => resource.db === place);
     // Elsewhere a role that we ask nothing of is another outbox's.

@@ -36,6 +36,7 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
         events::metrics::DESCRIPTIONS.as_slice(),
         events::feed::metrics::DESCRIPTIONS.as_slice(),
         events::subscriptions::metrics::DESCRIPTIONS.as_slice(),
+        crate::adopt::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
     ]
     .concat()

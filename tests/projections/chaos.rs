@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::carts::{folded, stored};
 use crate::child::{ProjectorProcess, Projects};
-use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::outbox::TestOutbox;
 use crate::support::replica_set::ReplicaSet;
 use crate::world::{World, live};
 
@@ -73,28 +73,6 @@ impl History {
 
     fn start(&self, what: &Projects, fail_points: &str) -> ProjectorProcess {
         ProjectorProcess::start(what, &self.set.uri(), &self.world.outbox.database, fail_points)
-    }
-
-    /// Loses what the primary has written and no majority has.
-    async fn roll_back(&mut self, lasts: Duration) {
-        let primary = self.set.primary().await;
-        let before = self.set.rollback_id(primary).await;
-        let secondaries = self.set.secondaries().await;
-        for secondary in &secondaries {
-            self.set.stop_replication(*secondary).await;
-        }
-        let written = self.world.database().collection::<bson::Document>("lost");
-        let alone = mongodb::options::WriteConcern::nodes(1);
-        let _ = written.insert_one(doc! {}).write_concern(alone).await;
-        tokio::time::sleep(lasts).await;
-        self.set.kill(primary);
-        for secondary in secondaries {
-            self.set.restart_replication(secondary).await;
-        }
-        self.set.primary_other_than(primary).await;
-        self.set.restart(primary).await;
-        let after = async || self.set.rollback_id(primary).await > before;
-        eventually("a rollback", after).await;
     }
 
     /// Ends the faults; compares each generation with the events.
@@ -268,7 +246,8 @@ async fn rollback_of_mongodb_leaves_the_fold_of_the_events() {
         if round == 1 {
             history.set.step_down().await;
         } else {
-            history.roll_back(Duration::from_millis(rng.random_range(300..1_500))).await;
+            let lasts = Duration::from_millis(rng.random_range(300..1_500));
+            history.set.roll_back(&history.world.outbox.database, lasts).await;
         }
         let which = rng.random_range(0..2);
         running[which] = history.start(&Projects::Live, "");

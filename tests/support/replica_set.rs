@@ -233,6 +233,29 @@ impl ReplicaSet {
         self.members[member].frozen = false;
     }
 
+    /// Loses what the primary writes for this long, and no majority has: among it a document in `database`.
+    pub async fn roll_back(&mut self, database: &str, lasts: Duration) {
+        let primary = self.primary().await;
+        let before = self.rollback_id(primary).await;
+        let secondaries = self.secondaries().await;
+        for secondary in &secondaries {
+            self.stop_replication(*secondary).await;
+        }
+        let client = Client::with_uri_str(self.uri()).await.unwrap();
+        let written = client.database(database).collection::<Document>("lost");
+        let alone = mongodb::options::WriteConcern::nodes(1);
+        let _ = written.insert_one(doc! {}).write_concern(alone).await;
+        tokio::time::sleep(lasts).await;
+        self.kill(primary);
+        for secondary in secondaries {
+            self.restart_replication(secondary).await;
+        }
+        self.primary_other_than(primary).await;
+        self.restart(primary).await;
+        until("a rollback", async || (self.rollback_id(primary).await > before).then_some(()))
+            .await;
+    }
+
     /// How often a member has rolled back, plus a constant.
     pub async fn rollback_id(&self, member: usize) -> i32 {
         let answer = self.members[member].run(doc! { "replSetGetRBID": 1 }).await.unwrap();

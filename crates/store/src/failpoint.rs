@@ -8,7 +8,8 @@
 //! `events::group`, `events::before_commit`, `events::after_commit`, `events::erased_page`,
 //! `events::erased_records`, `feed::before_commit`, `feed::after_commit`, `subscriptions::before_copy`,
 //! `subscriptions::before_commit`, `subscriptions::after_commit`, `projections::before_commit`,
-//! `projections::after_commit`, and `relay::publish ID` for the record with this message id.
+//! `projections::after_commit`, `adopt::before_scan`, `adopt::before_commit`, `adopt::after_commit`, and `relay::publish ID` for the
+//! record with this message id.
 
 /// Reads `FAILPOINTS`; keep what it returns until the process ends.
 #[cfg(feature = "failpoints")]

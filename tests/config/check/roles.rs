@@ -7,7 +7,7 @@ use bson::{Bson, doc};
 use mongodb::Database;
 use postrider::config::Config;
 use postrider::context::ContextSettings;
-use postrider::schema::roles::{Configured, ROLES, roles_script};
+use postrider::schema::roles::{ADOPT, Configured, ROLES, SOURCE_ACTIONS, roles_script};
 
 use crate::support::outbox::TestOutbox;
 use crate::support::process::call;
@@ -91,6 +91,8 @@ async fn the_script_creates_and_updates_the_roles() {
     let third = run(prefixed.path(), &[]).await;
     let both = permitted(&database, relay).await;
     let wrong = run(Path::new(SCRIPT), &[("OUTBOX_PREFIX", "a b")]).await;
+    let source = run(Path::new(SCRIPT), &[("ADOPT_COLLECTION", "old_outbox_records")]).await;
+    let adopting = permitted(&database, "postrider_adopt").await;
 
     for (output, words) in [
         (&first, "created role postrider_relay"),
@@ -114,4 +116,16 @@ async fn the_script_creates_and_updates_the_roles() {
     ];
     assert_eq!(both, with_mine(prefixes.concat()), "an outbox beside the other");
     assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    assert!(source.status.success(), "{source:?}");
+    let mut with_source = wanted(&ADOPT, name, "", Duration::MAX);
+    for (collection, actions) in
+        [("old_outbox_records", &SOURCE_ACTIONS[..]), ("old_outbox_instances", &["find"])]
+    {
+        let on = doc! { "db": name, "collection": collection };
+        with_source.extend(actions.iter().map(|action| format!("{action} on {on}")));
+    }
+    with_source.extend(wanted(&ADOPT, name, "shop_", Duration::ZERO));
+    with_source.sort();
+    with_source.dedup();
+    assert_eq!(adopting, with_source);
 }

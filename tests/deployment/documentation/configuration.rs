@@ -135,13 +135,14 @@ fn keys_in_the_text_are_keys() {
     expect_none(&problems);
 }
 
-/// Properties of librdkafka whose names begin like a section of the configuration.
-const OF_KAFKA: [&str; 2] = ["api.version.request", "log.connection.close"];
+/// Properties of librdkafka and a topic of Debezium, whose names begin like a section of the configuration.
+const OF_OTHERS: [&str; 3] =
+    ["api.version.request", "log.connection.close", "outbox.event.<aggregatetype>"];
 
 /// The key in a piece of code, where there is one: `relay.lease`, `sinks.<name>.timeout = "5s"`.
 fn key(code: &str) -> Option<Vec<String>> {
     let name = code.split([' ', '=']).next().unwrap_or_default();
-    if OF_KAFKA.contains(&name) {
+    if OF_OTHERS.contains(&name) {
         return None;
     }
     let name = name.replace(['<', '>', '*'], "").replace("..", ".name.");

@@ -1,0 +1,207 @@
+//! One batch: copied in as few transactions as its documents permit.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use bson::{Bson, Document};
+use futures_util::TryStreamExt;
+use postrider_outbox::collections::names;
+use postrider_outbox::fields::ID;
+use postrider_outbox::ids::RecordId;
+use postrider_store::text::chain;
+use postrider_store::{StoreError, limits, within};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::bridge::{Bridge, Ended, FAILURE_PAUSE, Owned};
+use crate::copy::{Copier, CopyOutcome};
+use crate::read::{Candidate, SkipReason, SkippedDocument};
+use crate::report::{AdoptError, AdoptReport};
+
+/// How often the transactions of a batch may fail, until the bridge reads again what it must copy.
+const MAX_FAILURES: u32 = 20;
+
+/// The most documents that a report lists.
+const MAX_LISTED: usize = 1_000;
+
+/// The most that a transaction copies, but for a single document that is larger: more would fill the cache of the
+/// server.
+const MAX_BYTES: usize = 8 << 20;
+
+impl Bridge {
+    /// Copies a batch in its order; `Some` where the work ends. A document that changed, or that MongoDB refuses,
+    /// stays as it is.
+    pub(crate) async fn copy(
+        &self,
+        owned: &mut Owned<'_>,
+        batch: Vec<Candidate>,
+        token: Option<&Bson>,
+        stop: &CancellationToken,
+        report: &mut AdoptReport,
+    ) -> Result<Option<Ended>, AdoptError> {
+        let copier = Copier {
+            outbox: &self.outbox,
+            mapping: &self.mapping,
+            store: &self.store,
+            owner: &self.owner,
+            epoch: owned.epoch,
+        };
+        // The parts that are not copied yet, the next one last. The resume token belongs behind the last part.
+        let mut parts = parts(batch);
+        let mut failures = 0;
+        if parts.is_empty() {
+            return Ok((!self.keep(owned, token).await?).then_some(Ended::NotOwner));
+        }
+        while let Some(mut part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            if stop.is_cancelled() {
+                return Ok(Some(Ended::Stopped));
+            }
+            let token = token.filter(|_| parts.is_empty());
+            match copier.copy(owned.session, &part, token).await {
+                CopyOutcome::All => {
+                    owned.kept_at = Instant::now();
+                    let count = u64::try_from(part.len()).unwrap_or(0);
+                    report.copied += count;
+                    self.metrics.copied.increment(count);
+                }
+                CopyOutcome::NotOwner => return Ok(Some(Ended::NotOwner)),
+                CopyOutcome::Changed if part.len() == 1 => {
+                    let detail = "its status changed meanwhile".to_owned();
+                    self.skip_candidate(&part[0], SkipReason::Changed, detail, report);
+                }
+                CopyOutcome::Changed => {
+                    let behind = part.split_off(part.len() / 2);
+                    parts.push(behind);
+                    parts.push(part);
+                }
+                CopyOutcome::Refused { reason: SkipReason::Duplicate, .. } => {
+                    let existing = self.existing(&part).await?;
+                    let (known, rest): (Vec<Candidate>, Vec<Candidate>) = part
+                        .into_iter()
+                        .partition(|candidate| existing.contains(&record_id(candidate)));
+                    for candidate in &known {
+                        let detail = "the outbox has a record of this id".to_owned();
+                        self.skip_candidate(candidate, SkipReason::Duplicate, detail, report);
+                    }
+                    parts.push(rest);
+                }
+                CopyOutcome::Refused { at, reason, detail } => {
+                    let candidate = part.remove(at.min(part.len() - 1));
+                    self.skip_candidate(&candidate, reason, detail, report);
+                    parts.push(part);
+                }
+                CopyOutcome::Again(error) => {
+                    failures += 1;
+                    if failures > MAX_FAILURES {
+                        return Err(error.into());
+                    }
+                    debug!(error = chain(&error), "a transaction failed; trying again");
+                    tokio::time::sleep(FAILURE_PAUSE / 10).await;
+                    parts.push(part);
+                }
+                CopyOutcome::Failed(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Counts and logs a document that stays as it is.
+    pub(crate) fn skip_document(&self, skipped: SkippedDocument, report: &mut AdoptReport) {
+        self.metrics.skipped(skipped.reason);
+        *report.skipped.entry(skipped.reason).or_default() += 1;
+        if report.listed.len() < MAX_LISTED {
+            warn!(
+                id = skipped.id,
+                reason = skipped.reason.label(),
+                detail = skipped.detail,
+                "skipped a document"
+            );
+            report.listed.push(skipped);
+        }
+    }
+
+    fn skip_candidate(
+        &self,
+        candidate: &Candidate,
+        reason: SkipReason,
+        detail: String,
+        report: &mut AdoptReport,
+    ) {
+        let id = comparable(&candidate.id);
+        self.skip_document(SkippedDocument { id, reason, detail }, report);
+    }
+
+    /// The ids of these records that the outbox has.
+    async fn existing(&self, part: &[Candidate]) -> Result<BTreeSet<String>, StoreError> {
+        let ids: Vec<Bson> = part.iter().filter_map(|it| it.record.get(ID).cloned()).collect();
+        let records = self.outbox.collection(names::RECORDS);
+        let filter = bson::doc! { ID: { "$in": ids } };
+        let reading = async {
+            records.find(filter).projection(bson::doc! { ID: 1 }).await?.try_collect().await
+        };
+        let found: Vec<Document> = within("read records", limits::BATCH_TIMEOUT, reading).await?;
+        Ok(found.iter().filter_map(|found| found.get(ID)).map(comparable).collect())
+    }
+}
+
+/// Splits a batch by the size of its documents; the first part is the last of the list.
+fn parts(batch: Vec<Candidate>) -> Vec<Vec<Candidate>> {
+    let mut parts: Vec<Vec<Candidate>> = Vec::new();
+    let mut bytes = 0;
+    for candidate in batch {
+        bytes += candidate.bytes;
+        match parts.last_mut() {
+            Some(part) if bytes <= MAX_BYTES => part.push(candidate),
+            _ => {
+                bytes = candidate.bytes;
+                parts.push(vec![candidate]);
+            }
+        }
+    }
+    parts.reverse();
+    parts
+}
+
+/// As MongoDB compares ids: an integer of 32 bits is that of 64.
+fn comparable(id: &Bson) -> String {
+    RecordId::from(id.clone()).to_string()
+}
+
+fn record_id(candidate: &Candidate) -> String {
+    candidate.record.get(ID).map(comparable).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_the_order_and_end_at_their_size() {
+        let candidate = |id: i32, bytes: usize| Candidate {
+            id: Bson::Int32(id),
+            status: None,
+            record: Document::new(),
+            bytes,
+        };
+        let large = MAX_BYTES / 2;
+        let batch = vec![
+            candidate(1, large),
+            candidate(2, large),
+            candidate(3, 1),
+            candidate(4, MAX_BYTES * 2),
+            candidate(5, 1),
+        ];
+
+        let mut split = parts(batch);
+        let mut ids = Vec::new();
+        while let Some(part) = split.pop() {
+            ids.push(part.iter().map(|it| it.id.as_i32().unwrap()).collect::<Vec<_>>());
+        }
+
+        assert_eq!(ids, [vec![1, 2], vec![3], vec![4], vec![5]]);
+        assert!(parts(Vec::new()).is_empty());
+    }
+}

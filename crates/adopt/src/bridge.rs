@@ -1,0 +1,535 @@
+//! The loop: acquire the right to copy, scan, receive changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Timestamp};
+use futures_util::StreamExt;
+use mongodb::change_stream::event::ResumeToken;
+use postrider_outbox::collections::Collections;
+use postrider_store::text::chain;
+use postrider_store::{OutageLog, ServerClock, StoreError, failpoint, limits, within};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use crate::changed_since::{ChangedSince, id_text};
+use crate::copy::{self, CopySession};
+use crate::mapping::Mapping;
+use crate::metrics::AdoptMetrics;
+use crate::read::{Candidate, ReadOutcome, read};
+use crate::report::{AdoptError, AdoptReport};
+use crate::source::{
+    self, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
+};
+use crate::state::{BridgeStore, LEASE};
+
+/// The pause of a process that may not copy, until it asks again.
+const STANDBY_PAUSE: Duration = Duration::from_secs(2);
+
+/// The pause after an error.
+pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(500);
+
+/// The bridge of one source.
+pub struct Bridge {
+    pub(crate) outbox: Collections,
+    pub(crate) mapping: Mapping,
+    source: Source,
+    pub(crate) store: BridgeStore,
+    pub(crate) owner: String,
+    clock: ServerClock,
+    pub(crate) metrics: AdoptMetrics,
+    outage: OutageLog,
+    trouble: Mutex<Option<String>>,
+}
+
+/// The right to copy, with the session of this process.
+pub(crate) struct Owned<'a> {
+    pub(crate) epoch: i64,
+    pub(crate) session: &'a mut CopySession,
+    token: Option<Bson>,
+    start: Option<Timestamp>,
+    pub(crate) kept_at: Instant,
+}
+
+/// How a part of the work ended.
+pub(crate) enum Ended {
+    /// `stop` was cancelled.
+    Stopped,
+    /// Another process copies.
+    NotOwner,
+    /// The resume token is lost.
+    Lost,
+}
+
+/// What a scan would be for.
+enum Scanning {
+    AtStart,
+    /// The operator asked for a new start.
+    Forgotten,
+    OfLostStream,
+}
+
+impl Bridge {
+    /// The bridge from the source of this mapping to this outbox.
+    pub fn new(outbox: Collections, mapping: Mapping) -> Self {
+        Self {
+            source: Source::new(outbox.client(), &mapping),
+            store: BridgeStore::new(&outbox, &mapping),
+            outbox,
+            mapping,
+            owner: Uuid::new_v4().to_string(),
+            clock: ServerClock::default(),
+            metrics: AdoptMetrics::new(),
+            outage: OutageLog::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// Whether the collection of the source exists.
+    ///
+    /// # Errors
+    ///
+    /// Of MongoDB.
+    pub async fn source_exists(&self) -> Result<bool, StoreError> {
+        self.source.exists().await
+    }
+
+    /// Why nothing is copied at the moment, in one line.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads what would be copied. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`AdoptError`].
+    pub async fn dry_run(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
+        let behind = self.behind(from)?;
+        let mut report = AdoptReport::default();
+        let mut scan = self.source.scan(behind).await?;
+        while let Some(page) = next_page(&mut scan).await? {
+            for candidate in self.read_all(&page, &mut report).await? {
+                report.copied += 1;
+                if report.sample.len() < 10 {
+                    report.sample.push(candidate.record);
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Copies what is there, once.
+    ///
+    /// # Errors
+    ///
+    /// [`AdoptError`].
+    pub async fn once(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
+        let behind = self.behind(from)?;
+        let mut report = AdoptReport::default();
+        let mut kept = None;
+        let Some(mut owned) = self.acquire(&mut kept).await? else {
+            return Err(AdoptError::Owned { collection: self.mapping.source() });
+        };
+        let stop = CancellationToken::new();
+        self.metrics.scans_at_start.increment(1);
+        let at = self.source.snapshot_time().await?;
+        let ended = self.scan(&mut owned, at, behind, &stop, &mut report).await;
+        self.release().await;
+        match ended? {
+            Some(Ended::NotOwner) => Err(AdoptError::Owned { collection: self.mapping.source() }),
+            _ => Ok(report),
+        }
+    }
+
+    /// Behind which document a scan begins; documents without a status need one.
+    fn behind<'a>(&self, from: Option<&'a StartPoint>) -> Result<Option<&'a Bson>, AdoptError> {
+        match from {
+            Some(StartPoint::Id(id)) => Ok(Some(id)),
+            _ if self.mapping.has_state() => Ok(None),
+            _ => Err(AdoptError::NoDocument { collection: self.mapping.source() }),
+        }
+    }
+
+    /// Copies what is there and what comes, until `stop`.
+    ///
+    /// # Errors
+    ///
+    /// [`AdoptError`], where an operator must decide. Other errors are logged, and it tries again.
+    pub async fn run(
+        &self,
+        from: Option<&StartPoint>,
+        forget_resume_token: bool,
+        stop: &CancellationToken,
+    ) -> Result<AdoptReport, AdoptError> {
+        let mut report = AdoptReport::default();
+        if !self.mapping.has_state()
+            && from.is_none()
+            && (forget_resume_token || !self.store.has_resume_point().await?)
+        {
+            return Err(AdoptError::NoStart { collection: self.mapping.source() });
+        }
+        let mut kept = None;
+        let mut scanning =
+            if forget_resume_token { Scanning::Forgotten } else { Scanning::AtStart };
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            let ended = self.work(&mut kept, from, &mut scanning, stop, &mut report).await;
+            self.metrics.owner.set(0.0);
+            self.metrics.change_stream_up.set(0.0);
+            let pause = match ended {
+                Ok(Ended::Stopped) => break,
+                Ok(Ended::NotOwner) => {
+                    self.recovered();
+                    STANDBY_PAUSE
+                }
+                Ok(Ended::Lost) => {
+                    if !self.mapping.has_state() {
+                        self.release().await;
+                        return Err(AdoptError::LostResumeToken {
+                            collection: self.mapping.source(),
+                        });
+                    }
+                    scanning = Scanning::OfLostStream;
+                    warn!(
+                        "lost the change stream of the other outbox; scanning it in the order of its own time"
+                    );
+                    FAILURE_PAUSE
+                }
+                Err(AdoptError::Store(error)) if !error.is_permanent() => {
+                    self.failed(began, &error);
+                    FAILURE_PAUSE
+                }
+                Err(error) => {
+                    self.release().await;
+                    return Err(error);
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        self.release().await;
+        Ok(report)
+    }
+
+    async fn work(
+        &self,
+        kept: &mut Option<CopySession>,
+        from: Option<&StartPoint>,
+        scanning: &mut Scanning,
+        stop: &CancellationToken,
+        report: &mut AdoptReport,
+    ) -> Result<Ended, AdoptError> {
+        let Some(mut owned) = self.acquire(kept).await? else { return Ok(Ended::NotOwner) };
+        self.metrics.owner.set(1.0);
+        if !matches!(scanning, Scanning::AtStart) {
+            if !self.store.forget_resume_token(&self.owner, owned.epoch).await? {
+                return Ok(Ended::NotOwner);
+            }
+            (owned.token, owned.start) = (None, None);
+            if matches!(scanning, Scanning::Forgotten) {
+                // Once: a token that is stored from now on is that of the new start.
+                *scanning = Scanning::AtStart;
+            }
+        }
+        // A stored token goes before the start that the operator names: so a restart with the same arguments
+        // continues.
+        let start = match owned.token.take() {
+            Some(token) => StreamStart::Behind(token_of(token)?),
+            None => match self.scan_and_start(&mut owned, from, scanning, stop, report).await? {
+                Ok(start) => StreamStart::At(start),
+                Err(ended) => return Ok(ended),
+            },
+        };
+        let mut stream = match self.source.watch(start).await {
+            Ok(stream) => stream,
+            Err(error) if is_lost(&error) => return Ok(Ended::Lost),
+            Err(error) => return Err(error.into()),
+        };
+        *scanning = Scanning::AtStart;
+        self.metrics.change_stream_up.set(1.0);
+        self.recovered();
+        info!(source = self.mapping.source(), "receiving changes of the other outbox");
+        self.watch(&mut owned, &mut stream, stop, report).await
+    }
+
+    /// Copies what is there, if a status shows what was delivered. Returns the start of the change stream.
+    async fn scan_and_start(
+        &self,
+        owned: &mut Owned<'_>,
+        from: Option<&StartPoint>,
+        scanning: &Scanning,
+        stop: &CancellationToken,
+        report: &mut AdoptReport,
+    ) -> Result<Result<Timestamp, Ended>, AdoptError> {
+        let at = self.source.snapshot_time().await?;
+        let mut start = source::next(at);
+        if !self.mapping.has_state() {
+            // (A process that died before it stored its first token is continued from its start: what was inserted
+            // and deleted since then is in the change stream only.)
+            start = match (owned.start, from) {
+                (Some(start), _) => start,
+                (None, Some(StartPoint::Time(time))) => source::at_time(*time),
+                (None, _) => start,
+            };
+            if owned.start.is_none() && !self.store.begin(&self.owner, owned.epoch, start).await? {
+                return Ok(Err(Ended::NotOwner));
+            }
+        }
+        // (The stream begins at the time of the scan: if that is no longer in the oplog at its end, opening fails.)
+        let behind = match from {
+            Some(StartPoint::Id(id)) => Some(id),
+            _ if self.mapping.has_state() => None,
+            _ => return Ok(Ok(start)),
+        };
+        let reason = match scanning {
+            Scanning::OfLostStream => &self.metrics.scans_of_lost_stream,
+            Scanning::AtStart | Scanning::Forgotten => &self.metrics.scans_at_start,
+        };
+        reason.increment(1);
+        Ok(match self.scan(owned, at, behind, stop, report).await? {
+            None => Ok(start),
+            Some(ended) => Err(ended),
+        })
+    }
+
+    /// Acquires the right to copy, in the session of this process.
+    ///
+    /// An owner that was killed may have left a transaction open, and every write to the state would wait for its
+    /// end: up to `transactionLifetimeLimitSeconds`.
+    async fn acquire<'a>(
+        &self,
+        kept: &'a mut Option<CopySession>,
+    ) -> Result<Option<Owned<'a>>, StoreError> {
+        let client = self.outbox.client();
+        let session = match kept {
+            Some(session) => session,
+            None => kept.insert(CopySession::start(client).await?),
+        };
+        session.end_open(client).await;
+        if let Some(silent) = self.store.expired_session(&self.owner).await? {
+            copy::end(client, &silent).await;
+        }
+        let mut state = self.store.acquire(&self.owner, session.session.id()).await?;
+        if state.is_none() {
+            // (Only one that is absent is created: a standby process writes nothing.)
+            if self.store.exists().await? {
+                return Ok(None);
+            }
+            self.store.create().await?;
+            state = self.store.acquire(&self.owner, session.session.id()).await?;
+        }
+        Ok(state.map(|state| Owned {
+            epoch: state.epoch,
+            session,
+            token: state.token,
+            start: state.start,
+            kept_at: Instant::now(),
+        }))
+    }
+
+    async fn release(&self) {
+        if let Err(error) = self.store.release(&self.owner).await {
+            warn!(
+                error = chain(&error),
+                "failed to release the lease of the bridge; it expires by itself"
+            );
+        }
+    }
+
+    fn failed(&self, began: Instant, error: &StoreError) {
+        if self.outage.failed(began) {
+            warn!(error = chain(error), "failed to copy documents; trying again");
+        }
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.brief());
+    }
+
+    fn recovered(&self) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(tries) = self.outage.succeeded() {
+            info!(tries, "copying documents again");
+        }
+    }
+
+    /// Copies what was committed at this time and has not changed since then; `Some` where the work ends.
+    async fn scan(
+        &self,
+        owned: &mut Owned<'_>,
+        at: Timestamp,
+        behind: Option<&Bson>,
+        stop: &CancellationToken,
+        report: &mut AdoptReport,
+    ) -> Result<Option<Ended>, AdoptError> {
+        let mut changed = ChangedSince::open(&self.source, source::next(at)).await?;
+        info!(source = self.mapping.source(), "scanning the other outbox");
+        failpoint::hit("adopt::before_scan");
+        let mut scan = self.source.scan(behind).await?;
+        while let Some(mut page) = next_page(&mut scan).await? {
+            changed.catch_up().await?;
+            page.retain(|document| !changed.contains(document));
+            let candidates = self.read_all(&page, report).await?;
+            for batch in candidates.chunks(self.mapping.batch_size) {
+                if let Some(ended) = self.copy(owned, batch.to_vec(), None, stop, report).await? {
+                    return Ok(Some(ended));
+                }
+            }
+            if stop.is_cancelled() {
+                return Ok(Some(Ended::Stopped));
+            }
+            if !self.keep(owned, None).await? {
+                return Ok(Some(Ended::NotOwner));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn watch(
+        &self,
+        owned: &mut Owned<'_>,
+        stream: &mut SourceStream,
+        stop: &CancellationToken,
+        report: &mut AdoptReport,
+    ) -> Result<Ended, AdoptError> {
+        if let Some(token) = stream.resume_token() {
+            owned.kept_at = Instant::now();
+            if !self.store.keep(&self.owner, owned.epoch, Some(&bson_of(&token)?)).await? {
+                return Ok(Ended::NotOwner);
+            }
+        }
+        loop {
+            let mut changes = Vec::new();
+            while changes.len() < self.mapping.batch_size {
+                let next = async { stream.next_if_any().await };
+                let limit = limits::BATCH_TIMEOUT;
+                let next = tokio::select! {
+                    () = stop.cancelled() => return Ok(Ended::Stopped),
+                    next = within("read changes of the other outbox", limit, next) => next,
+                };
+                match next {
+                    Ok(Some(event)) => match change(event) {
+                        Some(SourceChange::Ended) => return Ok(Ended::Lost),
+                        Some(change) => changes.push(change),
+                        None => {}
+                    },
+                    Ok(None) => break,
+                    Err(error) if is_lost(&error) => return Ok(Ended::Lost),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let token = stream.resume_token().map(|token| bson_of(&token)).transpose()?;
+            if changes.is_empty() {
+                if !self.keep(owned, token.as_ref()).await? {
+                    return Ok(Ended::NotOwner);
+                }
+                continue;
+            }
+            let documents = self.documents(changes).await?;
+            let candidates = self.read_all(&documents, report).await?;
+            if let Some(ended) = self.copy(owned, candidates, token.as_ref(), stop, report).await? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// The documents of changes, in the order of the first change of each.
+    async fn documents(
+        &self,
+        changes: Vec<SourceChange>,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let changed = changes.iter().filter_map(|change| match change {
+            SourceChange::Changed(id) => Some(id.clone()),
+            _ => None,
+        });
+        let changed: Vec<Bson> = changed.collect();
+        let mut found = BTreeMap::new();
+        if !changed.is_empty() {
+            for document in self.source.by_ids(&changed).await? {
+                found.insert(id_text(&document), document);
+            }
+        }
+        let mut documents: Vec<RawDocumentBuf> = Vec::new();
+        let mut indexes = BTreeMap::new();
+        for change in changes {
+            let document = match change {
+                SourceChange::Inserted(document) => Some(document),
+                SourceChange::Changed(id) => found.remove(&id.to_string()),
+                SourceChange::Ended => None,
+            };
+            let Some(document) = document else { continue };
+            match indexes.get(&id_text(&document)) {
+                Some(index) => documents[*index] = document,
+                None => {
+                    indexes.insert(id_text(&document), documents.len());
+                    documents.push(document);
+                }
+            }
+        }
+        Ok(documents)
+    }
+
+    /// Reads documents; counts those that stay as they are.
+    async fn read_all(
+        &self,
+        documents: &[RawDocumentBuf],
+        report: &mut AdoptReport,
+    ) -> Result<Vec<Candidate>, StoreError> {
+        self.clock.keep_fresh(self.outbox.database()).await?;
+        let now = self.clock.now();
+        let mut candidates = Vec::new();
+        for document in documents {
+            match read(&self.mapping, document, now) {
+                ReadOutcome::Copy(candidate) => candidates.push(*candidate),
+                ReadOutcome::Delivered => {}
+                ReadOutcome::Skip(skipped) => self.skip_document(skipped, report),
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Renews the lease when a third of it has passed, and stores the resume token; `false` if another process copies.
+    pub(crate) async fn keep(
+        &self,
+        owned: &mut Owned<'_>,
+        token: Option<&Bson>,
+    ) -> Result<bool, StoreError> {
+        if owned.kept_at.elapsed() < LEASE / 3 {
+            return Ok(true);
+        }
+        owned.kept_at = Instant::now();
+        self.store.keep(&self.owner, owned.epoch, token).await
+    }
+}
+
+fn token_of(token: Bson) -> Result<ResumeToken, StoreError> {
+    bson::deserialize_from_bson(token).map_err(unreadable)
+}
+
+fn bson_of(token: &ResumeToken) -> Result<Bson, StoreError> {
+    bson::serialize_to_bson(token).map_err(unreadable)
+}
+
+fn unreadable(error: bson::error::Error) -> StoreError {
+    StoreError::Answer { action: "read the resume token", detail: error.to_string() }
+}
+
+/// The next page of a scan.
+async fn next_page(
+    scan: &mut mongodb::raw_batch_cursor::RawBatchCursor,
+) -> Result<Option<Vec<RawDocumentBuf>>, StoreError> {
+    let action = "scan the other outbox";
+    let next = async { scan.next().await.transpose() };
+    let Some(batch) = within(action, limits::REPORT_TIMEOUT, next).await? else { return Ok(None) };
+    let broken = |detail: String| StoreError::Answer { action, detail };
+    let documents = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
+    let mut page = Vec::new();
+    for document in documents {
+        let document = document.map_err(|error| broken(error.to_string()))?;
+        page.extend(document.as_document().map(|document| document.to_owned()));
+    }
+    Ok(Some(page))
+}

@@ -1,0 +1,254 @@
+//! One transaction: the marks of a batch of documents, and their records.
+
+use std::time::{Duration, Instant};
+
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, Document, doc};
+use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::options::ReadConcern;
+use mongodb::{Client, ClientSession};
+use postrider_outbox::collections::{Collections, names};
+use postrider_store::connect::{ask, majority, primary};
+use postrider_store::insert::insert;
+use postrider_store::text::chain;
+use postrider_store::{DUPLICATE_KEY, StoreError, failpoint, limits, within};
+use tracing::debug;
+
+use crate::mapping::Mapping;
+use crate::read::{Candidate, SkipReason};
+use crate::state::BridgeStore;
+
+const ACTION: &str = "copy documents";
+
+/// The pause before a commit is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) enum CopyOutcome {
+    /// A majority has it.
+    All,
+    /// Nothing was copied: another process copies.
+    NotOwner,
+    /// Nothing was copied: one of the documents changed.
+    Changed,
+    /// Nothing was copied: MongoDB refuses this document.
+    Refused { at: usize, reason: SkipReason, detail: String },
+    /// Nothing is known to be copied; a retry may succeed.
+    Again(StoreError),
+    /// A retry would fail too.
+    Failed(StoreError),
+}
+
+/// The session of the transactions of one process, kept until it ends: a successor ends the transaction that is still open in it.
+pub(crate) struct CopySession {
+    pub(crate) session: ClientSession,
+    /// Whether a transaction may be open in it.
+    pub(crate) is_open: bool,
+}
+
+impl CopySession {
+    pub(crate) async fn start(client: &Client) -> Result<Self, StoreError> {
+        let starting = client.start_session().causal_consistency(false);
+        let session = within(ACTION, limits::BATCH_TIMEOUT, starting).await?;
+        Ok(Self { session, is_open: false })
+    }
+
+    /// Ends a transaction that may still be open after an error: otherwise the writes of this process would wait for it.
+    pub(crate) async fn end_open(&mut self, client: &Client) {
+        if self.is_open {
+            end(client, self.session.id()).await;
+            self.is_open = false;
+        }
+    }
+}
+
+/// Who copies.
+pub(crate) struct Copier<'a> {
+    pub(crate) outbox: &'a Collections,
+    pub(crate) mapping: &'a Mapping,
+    pub(crate) store: &'a BridgeStore,
+    pub(crate) owner: &'a str,
+    pub(crate) epoch: i64,
+}
+
+impl Copier<'_> {
+    /// Copies the batch in its order: all of it, or nothing. `token` is the resume token behind it.
+    pub(crate) async fn copy(
+        &self,
+        kept: &mut CopySession,
+        batch: &[Candidate],
+        token: Option<&Bson>,
+    ) -> CopyOutcome {
+        kept.end_open(self.outbox.client()).await;
+        let session = &mut kept.session;
+        let starting = session
+            .start_transaction()
+            .read_concern(ReadConcern::snapshot())
+            .write_concern(majority())
+            .selection_criteria(primary())
+            .max_commit_time(limits::BATCH_TIMEOUT);
+        if let Err(source) = starting.await {
+            return again_or_failed(StoreError::Driver {
+                action: ACTION,
+                source: Box::new(source),
+            });
+        }
+        kept.is_open = true;
+        match self.fill(session, batch, token).await {
+            Ok(CopyOutcome::All) => {
+                failpoint::hit("adopt::before_commit");
+                let committed = commit(session).await;
+                if let CopyOutcome::All = committed {
+                    kept.is_open = false;
+                    failpoint::hit("adopt::after_commit");
+                }
+                committed
+            }
+            // (It may still be open then: the driver does not report that an abort failed.)
+            Ok(other) => {
+                abort(session).await;
+                other
+            }
+            Err(error) => {
+                abort(session).await;
+                again_or_failed(error)
+            }
+        }
+    }
+
+    async fn fill(
+        &self,
+        session: &mut ClientSession,
+        batch: &[Candidate],
+        token: Option<&Bson>,
+    ) -> Result<CopyOutcome, StoreError> {
+        // First: of two owners, one meets a write conflict here and has written nothing.
+        if !self.store.advance(session, self.owner, self.epoch, token).await? {
+            return Ok(CopyOutcome::NotOwner);
+        }
+        if self.mapping.has_state() && !batch.is_empty() {
+            let outcome = self.mark(session, batch).await?;
+            if !matches!(outcome, CopyOutcome::All) {
+                return Ok(outcome);
+            }
+        }
+        let records = batch.iter().map(|candidate| RawDocumentBuf::try_from(&candidate.record));
+        let records: Vec<RawDocumentBuf> = records.collect::<Result<_, _>>().map_err(unreadable)?;
+        let name = self.outbox.name(names::RECORDS);
+        let inserting = insert(session, self.outbox.database(), &name, &records);
+        let refusal = within(ACTION, limits::BATCH_TIMEOUT, inserting).await?;
+        Ok(match refusal {
+            None => CopyOutcome::All,
+            Some(refusal) if refusal.code == DUPLICATE_KEY => CopyOutcome::Refused {
+                at: refusal.index,
+                reason: SkipReason::Duplicate,
+                detail: "the outbox has a record of this id".to_owned(),
+            },
+            Some(refusal) => CopyOutcome::Refused {
+                at: refusal.index,
+                reason: SkipReason::Refused,
+                detail: format!("MongoDB refuses the record (code {})", refusal.code),
+            },
+        })
+    }
+
+    /// Marks the documents, each if it has the status that was read.
+    async fn mark(
+        &self,
+        session: &mut ClientSession,
+        batch: &[Candidate],
+    ) -> Result<CopyOutcome, StoreError> {
+        let Some(status) = &self.mapping.status else { return Ok(CopyOutcome::All) };
+        let mut statements = RawArrayBuf::new();
+        for candidate in batch {
+            let read = candidate.status.clone().unwrap_or(Bson::Null);
+            let mark = match &read {
+                Bson::Boolean(_) => Bson::Boolean(status.mark == "true"),
+                Bson::Int32(_) | Bson::Int64(_) => {
+                    status.mark.parse().map_or_else(|_| status.mark.as_str().into(), Bson::Int32)
+                }
+                _ => Bson::String(status.mark.clone()),
+            };
+            let mut set = doc! { &status.path: doc! { "$literal": mark } };
+            if let Some((path, after)) = &status.done_at {
+                let millis = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+                set.insert(path, doc! { "$add": ["$$NOW", millis] });
+            }
+            let statement = doc! {
+                "q": { "_id": candidate.id.clone(), &status.path: read },
+                "u": [{ "$set": set }],
+            };
+            statements.push(RawDocumentBuf::try_from(&statement).map_err(unreadable)?);
+        }
+        let mut command = RawDocumentBuf::new();
+        command.append(cstr!("update"), self.mapping.collection.as_str());
+        command.append(cstr!("updates"), statements);
+        let database = self.outbox.client().database(&self.mapping.database);
+        let updating = async { database.run_raw_command(command).session(&mut *session).await };
+        let answer = within(ACTION, limits::BATCH_TIMEOUT, updating).await?;
+        if let Some(error) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first())
+        {
+            let number = |field| error.as_document().and_then(|error| error.get_i32(field).ok());
+            let code = number("code").unwrap_or_default();
+            return Ok(CopyOutcome::Refused {
+                at: usize::try_from(number("index").unwrap_or_default()).unwrap_or_default(),
+                reason: SkipReason::Refused,
+                detail: format!("MongoDB refuses the mark (code {code}); is there a validator?"),
+            });
+        }
+        let matched = answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok());
+        Ok(if matched == Some(batch.len()) { CopyOutcome::All } else { CopyOutcome::Changed })
+    }
+}
+
+async fn commit(session: &mut ClientSession) -> CopyOutcome {
+    let began = Instant::now();
+    loop {
+        let committing = async { session.commit_transaction().await };
+        // Longer than the server's limit, so that its error arrives first.
+        let error = match within("commit copies", limits::BATCH_TIMEOUT * 2, committing).await {
+            Ok(()) => return CopyOutcome::All,
+            Err(error) => error,
+        };
+        if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT)
+            && began.elapsed() < limits::BATCH_TIMEOUT
+        {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            continue;
+        }
+        return CopyOutcome::Again(error);
+    }
+}
+
+async fn abort(session: &mut ClientSession) {
+    let aborting = session.abort_transaction();
+    if let Err(error) = within("abort a transaction", Duration::from_secs(2), aborting).await {
+        debug!(error = chain(&error), "a transaction was not aborted");
+    }
+}
+
+/// Ends the transaction that may be open in this session. A user needs no privilege to end their own.
+pub(crate) async fn end(client: &Client, session: &Document) {
+    let kill = doc! { "killSessions": [session.clone()] };
+    if let Err(error) = ask(&client.database("admin"), "end a transaction", kill).await {
+        // MongoDB ends it later (transactionLifetimeLimitSeconds).
+        debug!(error = chain(&error), "failed to end a transaction");
+    }
+}
+
+fn again_or_failed(error: StoreError) -> CopyOutcome {
+    if has_label(&error, TRANSIENT_TRANSACTION_ERROR) || !error.is_permanent() {
+        CopyOutcome::Again(error)
+    } else {
+        CopyOutcome::Failed(error)
+    }
+}
+
+fn has_label(error: &StoreError, label: &str) -> bool {
+    matches!(error, StoreError::Driver { source, .. } if source.contains_label(label))
+}
+
+fn unreadable(error: bson::error::Error) -> StoreError {
+    StoreError::Answer { action: ACTION, detail: error.to_string() }
+}

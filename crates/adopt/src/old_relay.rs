@@ -1,0 +1,94 @@
+//! Whether the relay of the old outbox still runs, and whether its collections are ours.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use mongodb::Client;
+use postrider_store::{StoreError, connect, limits, within};
+
+use crate::mapping::Mapping;
+use crate::presets::Preset;
+
+/// The collection of namastack's instances.
+const INSTANCES: &str = "outbox_instances";
+
+/// How old the heartbeat of a live instance may be: twice namastack's `stale-instance-timeout`.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// Why the bridge does not begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OldRelayError {
+    /// namastack's collections have the names of ours.
+    #[error(
+        "{source_collection} is the collection of both outboxes; set outbox.collection_prefix or outbox.database to \
+         others, with which `postrider run` works too"
+    )]
+    SameCollections {
+        /// The collection.
+        source_collection: String,
+    },
+    /// An instance of namastack lives.
+    #[error(
+        "the old relay runs: instance {instance} had a heartbeat within {FRESH:?}; stop all applications that use \
+         namastack-outbox, since each of them delivers (docs/adopt.md)"
+    )]
+    Alive {
+        /// Its id.
+        instance: String,
+    },
+    /// Nothing says that it was stopped.
+    #[error(
+        "nothing shows whether the old relay runs, and both would send every message; stop it, then add --old-relay-stopped"
+    )]
+    Unconfirmed,
+}
+
+/// Refuses collections that both outboxes would use.
+pub fn check_collections(
+    mapping: &Mapping,
+    outbox: &str,
+    prefix: &str,
+) -> Result<(), OldRelayError> {
+    let ours = postrider_outbox::collections::names::ALL.map(|name| format!("{prefix}{name}"));
+    // (With namastack's own prefix, its records' collection says so.)
+    if mapping.database == outbox && ours.contains(&mapping.collection) {
+        return Err(OldRelayError::SameCollections { source_collection: mapping.source() });
+    }
+    Ok(())
+}
+
+/// Refuses while the old relay lives, or where nothing shows whether it does.
+///
+/// # Errors
+///
+/// Of the read; the inner one is the refusal.
+pub async fn check_stopped(
+    client: &Client,
+    mapping: &Mapping,
+    is_stopped: bool,
+) -> Result<Result<(), OldRelayError>, StoreError> {
+    if mapping.preset == Preset::Namastack {
+        // Also against an operator who believes that it was stopped.
+        if let Some(instance) = live_instance(client, mapping).await? {
+            return Ok(Err(OldRelayError::Alive { instance }));
+        }
+        return Ok(Ok(()));
+    }
+    Ok(if is_stopped { Ok(()) } else { Err(OldRelayError::Unconfirmed) })
+}
+
+async fn live_instance(client: &Client, mapping: &Mapping) -> Result<Option<String>, StoreError> {
+    let prefix = mapping.collection.strip_suffix("outbox_records").unwrap_or_default();
+    let database = client.database(&mapping.database);
+    let instances = connect::collection(&database, &format!("{prefix}{INSTANCES}"));
+    let millis = i64::try_from(FRESH.as_millis()).unwrap_or(i64::MAX);
+    let fresh = doc! { "$gt": ["$lastHeartbeat", { "$subtract": ["$$NOW", millis] }] };
+    let finding = instances.find_one(doc! { "lastHeartbeat": { "$type": "date" }, "$expr": fresh });
+    let found: Option<Document> =
+        within("read the instances of the old relay", limits::BATCH_TIMEOUT, finding).await?;
+    let id = |found: Document| match found.get("_id") {
+        Some(Bson::String(id)) => id.clone(),
+        other => other.map(ToString::to_string).unwrap_or_default(),
+    };
+    Ok(found.map(id))
+}

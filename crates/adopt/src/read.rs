@@ -1,0 +1,288 @@
+//! A source document → the record, or why it is skipped.
+
+use bson::raw::RawDocument;
+use bson::{Bson, DateTime, Document};
+use postrider_outbox::NewRecord;
+use postrider_outbox::ids::RecordId;
+
+use crate::config::PayloadForm;
+use crate::mapping::{Mapping, StatusWords};
+use crate::value::{at, scalar_text};
+
+/// A document that must be copied.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its `_id` in the source.
+    pub id: Bson,
+    /// Its status as it was read; `None` where the source has no state.
+    pub status: Option<Bson>,
+    /// The record.
+    pub record: Document,
+    /// The size of the document in the source.
+    pub bytes: usize,
+}
+
+/// Why a document stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SkipReason {
+    /// Its status is none of the mapping.
+    UnknownStatus,
+    /// It has no key, type, payload or id, or one of an invalid type.
+    Malformed,
+    /// It is dead or exhausted.
+    Failed,
+    /// The outbox has a record of its id.
+    Duplicate,
+    /// It changed between the read and the transaction.
+    Changed,
+    /// MongoDB refuses the record or the mark.
+    Refused,
+}
+
+impl SkipReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::UnknownStatus,
+        Self::Malformed,
+        Self::Failed,
+        Self::Duplicate,
+        Self::Changed,
+        Self::Refused,
+    ];
+
+    /// Its label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::UnknownStatus => "unknown_status",
+            Self::Malformed => "malformed",
+            Self::Failed => "failed",
+            Self::Duplicate => "duplicate",
+            Self::Changed => "changed",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A document that stays as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SkippedDocument {
+    /// Its `_id`, as text.
+    pub id: String,
+    /// The class of the reason.
+    pub reason: SkipReason,
+    /// The field, and what is wrong with it.
+    pub detail: String,
+}
+
+/// What became of a document that was read.
+#[derive(Clone, Debug)]
+pub enum ReadOutcome {
+    /// It must be copied.
+    Copy(Box<Candidate>),
+    /// It was delivered.
+    Delivered,
+    /// It stays as it is.
+    Skip(SkippedDocument),
+}
+
+enum Meaning {
+    Undelivered,
+    Delayed,
+    Delivered,
+}
+
+/// Reads a document; `now` is the server's time.
+pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome {
+    let Ok(document) = Document::try_from(raw) else {
+        let id = raw.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
+        let id = id.map_or_else(|| "?".to_owned(), |id| RecordId::from(id).to_string());
+        let detail = "the document cannot be decoded".to_owned();
+        return ReadOutcome::Skip(SkippedDocument { id, reason: SkipReason::Malformed, detail });
+    };
+    let id = document.get("_id").cloned().unwrap_or(Bson::Null);
+    match examine(mapping, &document, now) {
+        Ok(None) => ReadOutcome::Delivered,
+        Ok(Some(record)) => {
+            let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
+            ReadOutcome::Copy(Box::new(Candidate {
+                id,
+                status,
+                record,
+                bytes: raw.as_bytes().len(),
+            }))
+        }
+        Err((reason, detail)) => {
+            let id = RecordId::from(id).to_string();
+            ReadOutcome::Skip(SkippedDocument { id, reason, detail })
+        }
+    }
+}
+
+fn examine(
+    mapping: &Mapping,
+    document: &Document,
+    now: DateTime,
+) -> Result<Option<Document>, (SkipReason, String)> {
+    let meaning = match &mapping.status {
+        None => Meaning::Undelivered,
+        Some(status) => meaning(mapping, status, document)?,
+    };
+    if let Meaning::Delivered = meaning {
+        return Ok(None);
+    }
+    let mut record = record(mapping, document).map_err(|detail| (SkipReason::Malformed, detail))?;
+    if let Meaning::Delayed = meaning
+        && let Some(path) = mapping.status.as_ref().and_then(|status| status.due.as_ref())
+    {
+        match at(document, path) {
+            Some(Bson::DateTime(due)) if due > now => record = record.scheduled_for(due),
+            Some(Bson::DateTime(_)) | None => {}
+            Some(_) => return Err((SkipReason::Malformed, format!("{path} is not a date"))),
+        }
+    }
+    let refused = record.into_document().map(Some);
+    refused.map_err(|refusal| (SkipReason::Malformed, refusal.to_string()))
+}
+
+fn meaning(
+    mapping: &Mapping,
+    status: &StatusWords,
+    document: &Document,
+) -> Result<Meaning, (SkipReason, String)> {
+    let found = at(document, &status.path);
+    let word = found.as_ref().and_then(status_text);
+    let shown =
+        word.clone().unwrap_or_else(|| "absent, or not a text, integer or boolean".to_owned());
+    let is = |words: &[String]| word.as_ref().is_some_and(|word| words.contains(word));
+    if is(&status.delivered) {
+        return Ok(Meaning::Delivered);
+    }
+    if is(&status.delayed) {
+        return Ok(Meaning::Delayed);
+    }
+    if is(&status.undelivered) {
+        return Ok(Meaning::Undelivered);
+    }
+    if is(&status.failed) {
+        let retries = status.retries.as_ref();
+        let has_retries = retries.is_some_and(|(path, most)| {
+            at(document, path).as_ref().and_then(integer).is_some_and(|tried| tried < *most)
+        });
+        return if has_retries || mapping.copy_failed {
+            Ok(Meaning::Undelivered)
+        } else {
+            Err((SkipReason::Failed, format!("{} = {shown}", status.path)))
+        };
+    }
+    Err((SkipReason::UnknownStatus, format!("{} = {shown}", status.path)))
+}
+
+fn status_text(value: &Bson) -> Option<String> {
+    match value {
+        Bson::String(text) => Some(text.clone()),
+        Bson::Boolean(is) => Some(is.to_string()),
+        other => integer(other).map(|number| number.to_string()),
+    }
+}
+
+fn integer(value: &Bson) -> Option<i64> {
+    match value {
+        Bson::Int32(number) => Some((*number).into()),
+        Bson::Int64(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
+    let id = mapping.id.of(document).ok_or("the id is absent")?;
+    let id = RecordId::from(id);
+    if !id.is_well_formed() {
+        return Err("the id is not a UUID, ObjectId, text or integer".to_owned());
+    }
+    let kind = match mapping.kind.of(document) {
+        Some(Bson::String(kind)) => kind,
+        Some(_) => return Err("the type is not a text".to_owned()),
+        None => return Err("the type is absent".to_owned()),
+    };
+    let payload = mapping.payload.of(document).ok_or("the payload is absent")?;
+    let (payload, is_json) = payload_of(mapping.form, payload)?;
+    let mut record = NewRecord::new(kind, payload).id(id);
+    if is_json {
+        record = record.content_type("application/json");
+    }
+    match mapping.key.as_ref().and_then(|key| key.of(document)) {
+        Some(key) => {
+            record = record
+                .key(scalar_text(&key).ok_or("the key is not a text, integer, UUID or ObjectId")?)
+        }
+        None if mapping.key_is_optional => {}
+        None => return Err("the key is absent".to_owned()),
+    }
+    if let Some(destination) = &mapping.destination {
+        let Some(Bson::String(destination)) = destination.of(document) else {
+            return Err("the destination is absent, or not a text".to_owned());
+        };
+        record = record.destination(destination);
+    }
+    if let Some(headers) = mapping.headers.as_ref().and_then(|headers| headers.of(document)) {
+        for (name, value) in headers_of(headers)? {
+            if matches!(value, Bson::Document(_) | Bson::Array(_)) {
+                return Err(format!("the header {name} is a document or an array"));
+            }
+            if value != Bson::Null {
+                record = record.header(name, value);
+            }
+        }
+    }
+    for (name, value) in &mapping.header {
+        if let Some(value) = value.of(document) {
+            record = record.header(name, value);
+        }
+    }
+    Ok(record)
+}
+
+/// The payload of the record, and whether it is a text with JSON.
+fn payload_of(form: PayloadForm, payload: Bson) -> Result<(Bson, bool), String> {
+    let wrong =
+        |error: &dyn std::fmt::Display| format!("the payload cannot be read as JSON: {error}");
+    match (form, payload) {
+        (PayloadForm::Bson, payload) => Ok((payload, false)),
+        // (Digits, and the order of names, stay as they are written.)
+        (PayloadForm::Json, Bson::String(text)) => {
+            match serde_json::from_str::<&serde_json::value::RawValue>(&text) {
+                Ok(_) => Ok((text.into(), true)),
+                Err(error) => Err(wrong(&error)),
+            }
+        }
+        (PayloadForm::Json, payload) => {
+            Ok((payload.into_relaxed_extjson().to_string().into(), true))
+        }
+        (PayloadForm::ExtendedJson, Bson::String(text)) => {
+            let value: serde_json::Value =
+                serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+            Ok((Bson::try_from(value).map_err(|error| wrong(&error))?, false))
+        }
+        (PayloadForm::ExtendedJson, _) => Err("the payload is not a text".to_owned()),
+        (PayloadForm::Canonical, Bson::String(text)) => Ok((text.into(), false)),
+        (PayloadForm::Canonical, payload) => {
+            Ok((payload.into_canonical_extjson().to_string().into(), true))
+        }
+    }
+}
+
+fn headers_of(headers: Bson) -> Result<Document, String> {
+    let headers = match headers {
+        Bson::String(text) => {
+            let value: serde_json::Value = serde_json::from_str(&text)
+                .map_err(|error| format!("the headers cannot be read as JSON: {error}"))?;
+            Bson::try_from(value)
+                .map_err(|error| format!("the headers cannot be read as JSON: {error}"))?
+        }
+        other => other,
+    };
+    match headers {
+        Bson::Document(headers) => Ok(headers),
+        _ => Err("the headers are not a document".to_owned()),
+    }
+}

@@ -1,0 +1,66 @@
+//! What a run has done, and why it ended.
+
+use std::collections::BTreeMap;
+
+use bson::Document;
+use postrider_store::StoreError;
+
+use crate::read::{SkipReason, SkippedDocument};
+use crate::state::LEASE;
+
+/// Why the bridge ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// Of MongoDB.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Documents without a status may be missing.
+    #[error(
+        "the change stream of {collection} cannot be resumed (the collection was dropped or renamed, or the resume token \
+         is older than MongoDB's oplog), and its documents have no status that shows which of them were delivered; \
+         find the last message that arrived, then start again with --restart and \
+         --from ID or --from now"
+    )]
+    LostResumeToken {
+        /// The source.
+        collection: String,
+    },
+    /// The operator must name the start.
+    #[error(
+        "the documents of {collection} have no status; name the start: --from now, --from TIME or --from ID"
+    )]
+    NoStart {
+        /// The source.
+        collection: String,
+    },
+    /// The operator must name a document.
+    #[error(
+        "the documents of {collection} have no status, so --once and --dry-run need the last one that was delivered: \
+         --from ID"
+    )]
+    NoDocument {
+        /// The source.
+        collection: String,
+    },
+    /// Another process copies.
+    #[error(
+        "another process copies {collection}; stop it, or wait for the end of its lease ({LEASE:?})"
+    )]
+    Owned {
+        /// The source.
+        collection: String,
+    },
+}
+
+/// What a run has done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AdoptReport {
+    /// Documents that were copied, or of a dry run, would be.
+    pub copied: u64,
+    /// Documents that stay as they are, by reason.
+    pub skipped: BTreeMap<SkipReason, u64>,
+    /// The first of them.
+    pub listed: Vec<SkippedDocument>,
+    /// The first records, of a dry run.
+    pub sample: Vec<Document>,
+}

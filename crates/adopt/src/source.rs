@@ -1,0 +1,244 @@
+//! Reads of the source: the scan, and the change stream.
+
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, DateTime, Document, Timestamp, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
+use mongodb::options::ReadConcern;
+use mongodb::raw_batch_cursor::RawBatchCursor;
+use mongodb::{Collection, Database};
+use postrider_store::connect::{ask, primary};
+use postrider_store::{StoreError, limits, within};
+
+use crate::mapping::Mapping;
+
+/// The documents of one batch of the server.
+const BATCH_DOCUMENTS: u32 = 1_000;
+
+/// A change stream of the source.
+pub(crate) type SourceStream = ChangeStream<ChangeStreamEvent<RawDocumentBuf>>;
+
+/// ChangeStreamHistoryLost, ChangeStreamFatalError, InvalidResumeToken.
+const LOST: [i32; 3] = [286, 280, 260];
+
+/// From where documents without a status are copied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StartPoint {
+    /// What is inserted from now on.
+    Now,
+    /// What was inserted since this time, as far as MongoDB's oplog reaches.
+    Time(DateTime),
+    /// The documents behind this `_id`, and what is inserted from now on.
+    Id(Bson),
+}
+
+/// The source's collection, read from a majority.
+#[derive(Clone, Debug)]
+pub struct Source {
+    database: Database,
+    documents: Collection<RawDocumentBuf>,
+    condition: Document,
+    delivered: Vec<Bson>,
+    status: Option<String>,
+    time: String,
+}
+
+impl Source {
+    /// The source of a mapping.
+    pub fn new(client: &mongodb::Client, mapping: &Mapping) -> Self {
+        let database = client.database(&mapping.database);
+        let documents = postrider_store::connect::collection(&database, &mapping.collection);
+        let words = mapping.status.iter().flat_map(|status| status.delivered.iter());
+        let mut delivered = Vec::new();
+        for word in words {
+            delivered.push(Bson::String(word.clone()));
+            delivered.extend(word.parse().ok().map(Bson::Boolean));
+        }
+        Self {
+            database,
+            documents: documents.clone_with_type(),
+            condition: mapping.condition(),
+            delivered,
+            status: mapping.status.as_ref().map(|status| status.path.clone()),
+            time: mapping.time.clone(),
+        }
+    }
+
+    /// Whether the collection exists. A user needs no privilege but that to read it.
+    ///
+    /// # Errors
+    ///
+    /// Of MongoDB.
+    pub async fn exists(&self) -> Result<bool, StoreError> {
+        let listing = self.database.list_collection_names();
+        let listing = listing.filter(doc! { "name": self.documents.name() });
+        let listing = listing.authorized_collections(true);
+        let action = "look for the collection of the other outbox";
+        Ok(!within(action, limits::BATCH_TIMEOUT, listing).await?.is_empty())
+    }
+
+    /// A time of which a snapshot can be read. (The `operationTime` of a reply may be ahead of what a majority has.)
+    pub(crate) async fn snapshot_time(&self) -> Result<Timestamp, StoreError> {
+        const ACTION: &str = "read the time of a snapshot";
+        let command = doc! {
+            "find": self.documents.name(),
+            "limit": 1,
+            "singleBatch": true,
+            "projection": { "_id": 1 },
+            "readConcern": { "level": "snapshot" },
+        };
+        let answer = ask(&self.database, ACTION, command).await?;
+        let cursor = answer.get_document("cursor");
+        cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime")).map_err(|_| {
+            let detail = format!("there is no collection {} now", self.documents.namespace());
+            StoreError::Answer { action: ACTION, detail }
+        })
+    }
+
+    /// Opens a scan of what a majority has, in the order of the source's time and `_id`.
+    ///
+    /// It is no snapshot: MongoDB keeps those for `minSnapshotHistoryWindowInSeconds` only, and the scan of a large
+    /// backlog lasts longer. What is committed while it lasts may be in it: see [`ChangedSince`].
+    pub(crate) async fn scan(&self, behind: Option<&Bson>) -> Result<RawBatchCursor, StoreError> {
+        let mut order = doc! { &self.time: 1 };
+        order.insert("_id", 1);
+        let mut filter = self.condition.clone();
+        if let Some(id) = behind {
+            filter = doc! { "$and": [filter, { "_id": { "$gt": id.clone() } }] };
+        }
+        let command = doc! {
+            "find": self.documents.name(),
+            "filter": filter,
+            "sort": order,
+            "allowDiskUse": true,
+            "batchSize": BATCH_DOCUMENTS,
+            "readConcern": { "level": "majority" },
+        };
+        let opening = self
+            .database
+            .run_cursor_command(command)
+            .selection_criteria(primary())
+            .batch_size(BATCH_DOCUMENTS)
+            .batch();
+        // The sort reads everything before the first batch.
+        within("scan the other outbox", limits::SCHEMA_TIMEOUT, opening).await
+    }
+
+    /// Opens the change stream: behind a resume token, or at a time.
+    pub(crate) async fn watch(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
+        let watching = self.documents.watch().pipeline(self.changes()).batch_size(BATCH_DOCUMENTS);
+        let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
+        let watching = match from {
+            StreamStart::At(time) => watching.start_at_operation_time(time),
+            StreamStart::Behind(token) => watching.resume_after(token),
+        };
+        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
+    }
+
+    /// Opens a change stream of the ids alone.
+    pub(crate) async fn watch_ids(
+        &self,
+        start: Timestamp,
+        max_await: Duration,
+    ) -> Result<ChangeStream<Document>, StoreError> {
+        let mut pipeline = self.changes();
+        pipeline.push(doc! { "$project": { "documentKey": 1 } });
+        let documents = self.documents.clone_with_type::<Document>();
+        let watching = documents.watch().pipeline(pipeline).batch_size(BATCH_DOCUMENTS);
+        let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
+        let watching = watching.start_at_operation_time(start).max_await_time(max_await);
+        let opening = async { Ok(watching.await?.with_type::<Document>()) };
+        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, opening).await
+    }
+
+    /// The time of the last write of the primary.
+    pub(crate) async fn operation_time(&self) -> Result<Timestamp, StoreError> {
+        const ACTION: &str = "read the time of the last write";
+        let answer = ask(&self.database, ACTION, doc! { "ping": 1 }).await?;
+        answer
+            .get_timestamp("operationTime")
+            .map_err(|error| StoreError::Answer { action: ACTION, detail: error.to_string() })
+    }
+
+    /// The changes after which a document may have to be copied, and the ends of the collection.
+    fn changes(&self) -> Vec<Document> {
+        let mut pipeline = Vec::new();
+        if let Some(path) = &self.status {
+            let of_document = format!("fullDocument.{path}");
+            let of_update = format!("updateDescription.updatedFields.{path}");
+            pipeline.push(doc! { "$match": { "$or": [
+                {
+                    "operationType": { "$in": ["insert", "replace"] },
+                    of_document: { "$nin": self.delivered.clone() },
+                },
+                { "operationType": "update", of_update: { "$nin": self.delivered.clone() } },
+                { "operationType": { "$in": ["drop", "rename", "invalidate"] } },
+            ] } });
+        } else {
+            let kinds = ["insert", "drop", "rename", "invalidate"];
+            pipeline.push(doc! { "$match": { "operationType": { "$in": kinds.as_slice() } } });
+        }
+        pipeline
+    }
+
+    /// Reads documents by their `_id`, in any order.
+    pub(crate) async fn by_ids(&self, ids: &[Bson]) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        use futures_util::TryStreamExt;
+        let filter = doc! { "$and": [self.condition.clone(), { "_id": { "$in": ids } }] };
+        let reading = async { self.documents.find(filter).await?.try_collect().await };
+        within("read the other outbox", limits::BATCH_TIMEOUT, reading).await
+    }
+}
+
+/// Where a change stream begins.
+#[derive(Clone, Debug)]
+pub(crate) enum StreamStart {
+    At(Timestamp),
+    Behind(ResumeToken),
+}
+
+/// The time after this one.
+pub(crate) fn next(time: Timestamp) -> Timestamp {
+    match time.increment.checked_add(1) {
+        Some(increment) => Timestamp { increment, ..time },
+        None => Timestamp { time: time.time.saturating_add(1), increment: 0 },
+    }
+}
+
+/// The first cluster time of a second.
+pub(crate) fn at_time(time: DateTime) -> Timestamp {
+    let time = u32::try_from(time.timestamp_millis() / 1_000).unwrap_or(0);
+    Timestamp { time, increment: 1 }
+}
+
+/// Whether the change stream cannot be resumed.
+pub(crate) fn is_lost(error: &StoreError) -> bool {
+    error.code().is_some_and(|code| LOST.contains(&code))
+}
+
+/// A change that matters.
+pub(crate) enum SourceChange {
+    /// This was inserted.
+    Inserted(RawDocumentBuf),
+    /// The document of this `_id` changed.
+    Changed(Bson),
+    /// The collection was dropped or renamed.
+    Ended,
+}
+
+pub(crate) fn change(event: ChangeStreamEvent<RawDocumentBuf>) -> Option<SourceChange> {
+    match event.operation_type {
+        OperationType::Insert | OperationType::Replace => {
+            event.full_document.map(SourceChange::Inserted)
+        }
+        OperationType::Update => {
+            Some(SourceChange::Changed(event.document_key?.get("_id")?.clone()))
+        }
+        OperationType::Drop | OperationType::Rename | OperationType::Invalidate => {
+            Some(SourceChange::Ended)
+        }
+        _ => None,
+    }
+}

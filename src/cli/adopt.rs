@@ -1,0 +1,179 @@
+//! `postrider adopt`: the bridge from the outbox of another system.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use bson::{Bson, DateTime};
+use clap::Args;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::adopt::bridge::Bridge;
+use crate::adopt::mapping::Mapping;
+use crate::adopt::old_relay;
+use crate::adopt::presets::Preset;
+use crate::adopt::report::AdoptReport;
+use crate::adopt::source::StartPoint;
+use crate::cli::global::{Failure, GlobalArgs, block_on};
+use crate::cli::output::{self, Format, OutputArgs};
+use crate::cli::run::Signals;
+use crate::cli::store;
+use crate::ids::RecordId;
+use crate::json_view;
+use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer};
+use crate::outbox::collections::Collections;
+use crate::store::connect;
+use crate::telemetry;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The shape of the old outbox; `fields`: all of it is in [adopt.fields]
+    #[arg(long, value_parser = preset_of, value_name = "debezium|namastack|cap|go-article|fields")]
+    preset: Preset,
+    /// Show what would be copied, and write nothing
+    #[arg(long, conflicts_with = "once")]
+    dry_run: bool,
+    /// Copy what is there, and end
+    #[arg(long)]
+    once: bool,
+    /// The old relay is stopped, and stays so: else both relays send every message
+    #[arg(long)]
+    old_relay_stopped: bool,
+    /// Where to begin, for documents without a status: with what is inserted from now on, or since a time
+    /// (2026-01-31T12:00:00Z), or after the document with this _id
+    #[arg(long, value_parser = start_of, value_name = "now|TIME|ID")]
+    from: Option<StartPoint>,
+    /// Ignore the stored resume token: start again at --from, or with a scan
+    #[arg(long)]
+    restart: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn preset_of(name: &str) -> Result<Preset, String> {
+    let found = Preset::ALL.iter().find(|(known, _)| *known == name);
+    found.map(|(_, preset)| *preset).ok_or_else(|| {
+        let names: Vec<&str> = Preset::ALL.iter().map(|(name, _)| *name).collect();
+        format!("unknown preset; there is {}", names.join(", "))
+    })
+}
+
+fn start_of(text: &str) -> Result<StartPoint, String> {
+    if text == "now" {
+        return Ok(StartPoint::Now);
+    }
+    if let Ok(time) = DateTime::parse_rfc3339_str(text) {
+        return Ok(StartPoint::Time(time));
+    }
+    let id = RecordId::parse_candidates(text).into_iter().next();
+    let id = id.map(|id| StartPoint::Id(Bson::from(&id)));
+    id.ok_or_else(|| {
+        "is neither now, nor a time, nor an _id; ids are written as `outbox list` shows them"
+            .to_owned()
+    })
+}
+
+pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
+    let mut loaded = global.load()?;
+    loaded.config.relay.enabled = false;
+    loaded.config.api.enabled = false;
+    let plan = crate::config::resolve(&loaded)?;
+    let mapping = Mapping::new(options.preset, &loaded.config.adopt, &plan.database);
+    let mapping = mapping
+        .map_err(|errors| Failure::Usage(errors.iter().map(ToString::to_string).collect()))?;
+    old_relay::check_collections(&mapping, &plan.database, &plan.prefix)
+        .map_err(|error| Failure::Usage(vec![error.to_string()]))?;
+    if options.from.is_some() && mapping.has_state() {
+        let detail =
+            "--from: the documents have a status, which shows what must be copied; remove --from";
+        return Err(Failure::Usage(vec![detail.to_owned()]));
+    }
+    let runs_on = !options.once && !options.dry_run;
+    if runs_on {
+        let log = &loaded.config.log;
+        telemetry::init(log.format.as_json(), &log.level)
+            .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
+    }
+    let metrics = runs_on.then(telemetry::metrics::install).transpose();
+    let metrics = metrics.context("failed to install the metrics")?;
+    let from = options.from.as_ref();
+    let format = options.output.output;
+    block_on(async {
+        if options.dry_run {
+            let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
+            let outbox = Collections::new(client, &plan.database, &plan.prefix);
+            let bridge = opened(outbox, mapping).await?;
+            let report = bridge.dry_run(from).await.context("failed to read the other outbox")?;
+            return show(&report, true, format);
+        }
+        let outbox = store::outbox(&plan).await?;
+        let stopped =
+            old_relay::check_stopped(outbox.client(), &mapping, options.old_relay_stopped).await;
+        let stopped = stopped.context("failed to examine the old relay")?;
+        stopped.map_err(|error| Failure::Failed(error.into()))?;
+        let bridge = opened(outbox, mapping).await?;
+        let Some(metrics) = metrics else {
+            let report = bridge.once(from).await.context("failed to copy the other outbox")?;
+            return show(&report, false, format);
+        };
+        let bridge = Arc::new(bridge);
+        let stop = CancellationToken::new();
+        let signals = Signals::listen().context("failed to listen for signals")?;
+        tokio::spawn(signals.watch(stop.clone()));
+        let ops = OpsServer::bind(&plan.ops_listen).await.map_err(anyhow::Error::from)?;
+        info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
+        let health = Health::default();
+        let watched = bridge.clone();
+        health.watch("adopt", move || match watched.trouble() {
+            None => HealthPart::ok(),
+            Some(trouble) => HealthPart::degraded(trouble),
+        });
+        let serving = ops.serve(health, metrics, BlockedKeys::default());
+        tokio::select! {
+            ended = bridge.run(from, options.restart, &stop) => {
+                show(&ended.context("the bridge ended")?, false, format)
+            }
+            _ = serving => Err(Failure::Failed(anyhow::anyhow!("the ops server ended"))),
+        }
+    })
+}
+
+/// The bridge, if its source exists: with a wrong name it would copy nothing, without a word.
+async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure> {
+    let Mapping { database, collection, .. } = &mapping;
+    let missing = format!(
+        "adopt.collection = {collection}: there is no such collection in the database {database}; correct \
+         adopt.collection or adopt.database"
+    );
+    let bridge = Bridge::new(outbox, mapping);
+    let exists = bridge.source_exists().await.context("failed to read the other outbox")?;
+    if exists { Ok(bridge) } else { Err(Failure::Failed(anyhow::anyhow!(missing))) }
+}
+
+fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failure> {
+    let skipped: serde_json::Map<String, Value> = report
+        .skipped
+        .iter()
+        .map(|(reason, count)| (reason.label().to_owned(), (*count).into()))
+        .collect();
+    let listed: Vec<Value> = report
+        .listed
+        .iter()
+        .map(|one| json!({ "id": one.id, "reason": one.reason.label(), "detail": one.detail }))
+        .collect();
+    if let Format::Json = format {
+        let mut shown = json!({ "copied": report.copied, "skipped": skipped, "documents": listed });
+        if is_dry {
+            let sample = report.sample.iter().map(json_view::record);
+            shown["sample"] = sample.collect();
+        }
+        return output::json(&shown);
+    }
+    let copied = if is_dry { "would be copied" } else { "copied" };
+    let mut rows = vec![vec![copied.to_owned(), report.copied.to_string(), String::new()]];
+    for one in &report.listed {
+        rows.push(vec![one.reason.label().to_owned(), one.id.clone(), one.detail.clone()]);
+    }
+    output::table(&["what", "document", "detail"], &rows)
+}

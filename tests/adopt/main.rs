@@ -1,0 +1,13 @@
+//! `postrider adopt`: the real process copies the documents of other outboxes, in every state.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by a panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod disturbances;
+mod history;
+mod oplog;
+mod presets;
+mod refusals;
+mod util;

@@ -1,0 +1,84 @@
+//! What the bridge refuses.
+
+use bson::{DateTime, doc};
+
+use crate::presets::namastack;
+use crate::util::TestSource;
+
+#[fixture::test]
+async fn live_relay_of_namastack_is_refused_whatever_the_operator_says() {
+    let mut test = TestSource::new("namastack", &["adopt.handler=orders"]).await;
+    test.collection = "old_outbox_records".to_owned();
+    test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
+    let database = test.outbox.client.database(&test.outbox.database);
+    let instances = database.collection("old_outbox_instances");
+    let beat = doc! { "_id": "i-1", "status": "ACTIVE", "lastHeartbeat": DateTime::now() };
+    instances.insert_one(beat).await.unwrap();
+
+    let refused = test.adopt(&["--once", "--old-relay-stopped"]).await.with_code(1);
+    assert!(refused.stderr.contains("instance i-1"), "{refused}");
+    assert_eq!(test.records().await.len(), 0);
+    let old = doc! { "$set": { "lastHeartbeat": DateTime::from_millis(0) } };
+    instances.update_one(doc! {}, old).await.unwrap();
+
+    let report = test.adopt(&["--once"]).await.with_code(0).json();
+    assert_eq!(report["copied"], 1);
+}
+
+#[fixture::test]
+async fn other_relays_must_be_said_to_be_stopped() {
+    let test = TestSource::new("cap", &[]).await;
+
+    let refused = test.adopt(&["--once"]).await.with_code(1);
+
+    assert!(refused.stderr.contains("--old-relay-stopped"), "{refused}");
+}
+
+#[fixture::test]
+async fn source_that_is_absent_and_start_without_use_are_refused() {
+    let test = TestSource::new("cap", &[]).await;
+    for mode in ["--once", "--dry-run"] {
+        let refused = test.adopt(&[mode, "--old-relay-stopped"]).await.with_code(1);
+        assert!(refused.stderr.contains("adopt.collection = old_"), "{refused}");
+    }
+    test.insert(vec![doc! { "_id": 1, "StatusName": "Succeeded" }]).await;
+
+    let refused = test.adopt(&["--dry-run", "--from", "now"]).await.with_code(2);
+
+    assert!(refused.stderr.contains("remove --from"), "{refused}");
+}
+
+#[fixture::test]
+async fn namastack_needs_a_handler_and_other_collections() {
+    let mut test = TestSource::new("namastack", &[]).await;
+    let refused = test.adopt(&["--dry-run"]).await.with_code(2);
+    assert!(refused.stderr.contains("adopt.handler: is not set"), "{refused}");
+
+    test.more.push("adopt.handler=orders".to_owned());
+    test.collection = "outbox_records".to_owned();
+    let refused = test.adopt(&["--dry-run"]).await.with_code(2);
+    assert!(refused.stderr.contains("outbox.collection_prefix"), "{refused}");
+
+    test.more.push("outbox.collection_prefix=new_".to_owned());
+    test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
+    test.adopt(&["--dry-run"]).await.with_code(0);
+}
+
+#[fixture::test]
+async fn faults_of_a_mapping_are_named_by_their_keys() {
+    let more = ["adopt.fields.key=a..b", "adopt.fields.status=s", "adopt.fields.filter=x"];
+    let test = TestSource::new("fields", &more).await;
+
+    let refused = test.adopt(&["--dry-run"]).await.with_code(2);
+
+    for key in [
+        "fields.key",
+        "fields.type",
+        "fields.payload",
+        "fields.undelivered",
+        "fields.delivered",
+        "fields.filter",
+    ] {
+        assert!(refused.stderr.contains(&format!("error: adopt.{key}")), "{key}: {refused}");
+    }
+}

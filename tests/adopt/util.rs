@@ -1,0 +1,85 @@
+//! The source of a test, and what the bridge made of it.
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use mongodb::Collection;
+
+use crate::support::environment::unique;
+use crate::support::outbox::TestOutbox;
+use crate::support::process::{Ended, call_with};
+use crate::support::queue::mongo_settings;
+
+/// An outbox, and a collection of another one in the same database.
+pub struct TestSource {
+    pub outbox: TestOutbox,
+    pub collection: String,
+    pub preset: &'static str,
+    pub more: Vec<String>,
+}
+
+impl TestSource {
+    pub async fn new(preset: &'static str, more: &[&str]) -> Self {
+        Self::of(TestOutbox::new().await, preset, more)
+    }
+
+    /// The same with an outbox of the caller.
+    pub fn of(outbox: TestOutbox, preset: &'static str, more: &[&str]) -> Self {
+        let more = more.iter().map(|one| (*one).to_owned()).collect();
+        Self { outbox, collection: unique("old_"), preset, more }
+    }
+
+    pub fn documents(&self) -> Collection<Document> {
+        self.outbox.client.database(&self.outbox.database).collection(&self.collection)
+    }
+
+    pub async fn insert(&self, documents: Vec<Document>) {
+        self.documents().insert_many(documents).await.unwrap();
+    }
+
+    pub fn settings(&self) -> Vec<String> {
+        let own = vec![
+            format!("adopt.database={}", self.outbox.database),
+            format!("adopt.collection={}", self.collection),
+            "ops.listen=127.0.0.1:0".to_owned(),
+        ];
+        [mongo_settings(&self.outbox.database), own, self.more.clone()].concat()
+    }
+
+    /// The arguments of a bridge that runs on.
+    pub fn arguments(&self, more: &[&str]) -> Vec<String> {
+        let mut arguments: Vec<String> = ["adopt", "--preset", self.preset, "--output", "json"]
+            .iter()
+            .chain(more)
+            .map(|it| (*it).to_owned())
+            .collect();
+        for setting in self.settings() {
+            arguments.extend(["--set".to_owned(), setting]);
+        }
+        arguments
+    }
+
+    pub async fn adopt(&self, more: &[&str]) -> Ended {
+        let arguments =
+            [&["adopt", "--preset", self.preset, "--output", "json"][..], more].concat();
+        call_with(&self.settings(), &arguments).await
+    }
+
+    pub async fn once(&self) -> serde_json::Value {
+        self.adopt(&["--once", "--old-relay-stopped"]).await.with_code(0).json()
+    }
+
+    /// The records in the order of their `seq`.
+    pub async fn records(&self) -> Vec<Document> {
+        let records = self.outbox.admin.collection("outbox_records");
+        let found = records.find(doc! {}).sort(doc! { "seq": 1 }).await.unwrap();
+        found.try_collect().await.unwrap()
+    }
+
+    pub async fn ids(&self) -> Vec<Bson> {
+        self.records().await.iter().map(|record| record.get("_id").unwrap().clone()).collect()
+    }
+
+    pub async fn source(&self, id: impl Into<Bson>) -> Document {
+        self.documents().find_one(doc! { "_id": id.into() }).await.unwrap().unwrap()
+    }
+}
