@@ -23,9 +23,11 @@ async fn counters_start_at_zero_and_gauges_have_the_state() {
     for sink in ["rabbit", ""] {
         for outcome in ["done", "retry", "dead", "released", "lost"] {
             let series = scraped.query("postrider_deliveries_total").await;
+            // Prometheus drops an empty label.
             let labels = [("sink", sink), ("outcome", outcome)];
-            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            assert_eq!(series.get(&labels.into()), Some(&0.0), "{sink} {outcome}: {series:?}");
+            let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            assert_eq!(series.get(&labels), Some(&0.0), "{sink} {outcome}: {series:?}");
         }
     }
     let repaired: [(&[(&str, &str)], f64); 2] =
@@ -95,11 +97,11 @@ async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
         (&[("sink", "rabbit"), ("outcome", "dead")], 1.0),
         (&[("sink", "rabbit"), ("outcome", "released")], 0.0),
         (&[("sink", "rabbit"), ("outcome", "lost")], 0.0),
-        (&[("sink", ""), ("outcome", "done")], 0.0),
-        (&[("sink", ""), ("outcome", "retry")], 0.0),
-        (&[("sink", ""), ("outcome", "dead")], 1.0),
-        (&[("sink", ""), ("outcome", "released")], 0.0),
-        (&[("sink", ""), ("outcome", "lost")], 0.0),
+        (&[("outcome", "done")], 0.0),
+        (&[("outcome", "retry")], 0.0),
+        (&[("outcome", "dead")], 1.0),
+        (&[("outcome", "released")], 0.0),
+        (&[("outcome", "lost")], 0.0),
     ];
     scraped.until("postrider_deliveries_total", &settled).await;
     let repaired: [(&[(&str, &str)], f64); 2] =
