@@ -102,7 +102,7 @@ async fn overwritten_oplog_ends_the_bridge_of_documents_without_a_status() {
     test.insert(vec![debezium(2)]).await;
     overwrite_oplog(set.direct(0)).await;
 
-    // The same arguments do not start anew without a word.
+    // The same arguments do not start again without a word.
     let mut bridge = start(&test, &from_now);
     let ended = bridge.until_ended(Duration::from_secs(30)).await;
     assert!(ended.code == Some(1) && ended.stderr.contains("cannot be resumed"), "{ended}");

@@ -61,7 +61,7 @@ function storableObject(value: object, path: string, major: number | undefined, 
     if (own === undefined) {
       throw new OutboxError(
         path,
-        "has a field _bsontype and is no value of the driver's classes, and the driver refuses it; name the field otherwise",
+        "has a field _bsontype but is not a value of the driver's classes, so the driver refuses it; rename the field",
       );
     }
     if (major !== undefined && own !== major) {

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use crate::bridge::{Bridge, Ended, FAILURE_PAUSE, Owned};
 use crate::copy::{Copier, CopyOutcome};
-use crate::read::{Candidate, SkipReason, SkippedDocument};
+use crate::read::{CopyCandidate, SkipReason, SkippedDocument};
 use crate::report::{AdoptError, AdoptReport};
 
 /// How often the transactions of a batch may fail, until the bridge reads again what it must copy.
@@ -34,7 +34,7 @@ impl Bridge {
     pub(crate) async fn copy(
         &self,
         owned: &mut Owned<'_>,
-        batch: Vec<Candidate>,
+        batch: Vec<CopyCandidate>,
         token: Option<&Bson>,
         stop: &CancellationToken,
         report: &mut AdoptReport,
@@ -79,7 +79,7 @@ impl Bridge {
                 }
                 CopyOutcome::Refused { reason: SkipReason::Duplicate, .. } => {
                     let existing = self.existing(&part).await?;
-                    let (known, rest): (Vec<Candidate>, Vec<Candidate>) = part
+                    let (known, rest): (Vec<CopyCandidate>, Vec<CopyCandidate>) = part
                         .into_iter()
                         .partition(|candidate| existing.contains(&record_id(candidate)));
                     for candidate in &known {
@@ -125,7 +125,7 @@ impl Bridge {
 
     fn skip_candidate(
         &self,
-        candidate: &Candidate,
+        candidate: &CopyCandidate,
         reason: SkipReason,
         detail: String,
         report: &mut AdoptReport,
@@ -135,7 +135,7 @@ impl Bridge {
     }
 
     /// The ids of these records that the outbox has.
-    async fn existing(&self, part: &[Candidate]) -> Result<BTreeSet<String>, StoreError> {
+    async fn existing(&self, part: &[CopyCandidate]) -> Result<BTreeSet<String>, StoreError> {
         let ids: Vec<Bson> = part.iter().filter_map(|it| it.record.get(ID).cloned()).collect();
         let records = self.outbox.collection(names::RECORDS);
         let filter = bson::doc! { ID: { "$in": ids } };
@@ -148,8 +148,8 @@ impl Bridge {
 }
 
 /// Splits a batch by the size of its documents; the first part is the last of the list.
-fn parts(batch: Vec<Candidate>) -> Vec<Vec<Candidate>> {
-    let mut parts: Vec<Vec<Candidate>> = Vec::new();
+fn parts(batch: Vec<CopyCandidate>) -> Vec<Vec<CopyCandidate>> {
+    let mut parts: Vec<Vec<CopyCandidate>> = Vec::new();
     let mut bytes = 0;
     for candidate in batch {
         bytes += candidate.bytes;
@@ -170,7 +170,7 @@ fn comparable(id: &Bson) -> String {
     RecordId::from(id.clone()).to_string()
 }
 
-fn record_id(candidate: &Candidate) -> String {
+fn record_id(candidate: &CopyCandidate) -> String {
     candidate.record.get(ID).map(comparable).unwrap_or_default()
 }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn parts_keep_the_order_and_end_at_their_size() {
-        let candidate = |id: i32, bytes: usize| Candidate {
+        let candidate = |id: i32, bytes: usize| CopyCandidate {
             id: Bson::Int32(id),
             status: None,
             record: Document::new(),

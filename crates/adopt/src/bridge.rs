@@ -19,7 +19,7 @@ use crate::changed_since::{ChangedSince, id_text};
 use crate::copy::{self, CopySession};
 use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
-use crate::read::{Candidate, ReadOutcome, read};
+use crate::read::{CopyCandidate, ReadOutcome, read};
 use crate::report::{AdoptError, AdoptReport};
 use crate::source::{
     self, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
@@ -477,7 +477,7 @@ impl Bridge {
         &self,
         documents: &[RawDocumentBuf],
         report: &mut AdoptReport,
-    ) -> Result<Vec<Candidate>, StoreError> {
+    ) -> Result<Vec<CopyCandidate>, StoreError> {
         self.clock.keep_fresh(self.outbox.database()).await?;
         let now = self.clock.now();
         let mut candidates = Vec::new();

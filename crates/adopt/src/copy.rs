@@ -15,7 +15,7 @@ use postrider_store::{DUPLICATE_KEY, StoreError, failpoint, limits, within};
 use tracing::debug;
 
 use crate::mapping::Mapping;
-use crate::read::{Candidate, SkipReason};
+use crate::read::{CopyCandidate, SkipReason};
 use crate::state::BridgeStore;
 
 const ACTION: &str = "copy documents";
@@ -77,7 +77,7 @@ impl Copier<'_> {
     pub(crate) async fn copy(
         &self,
         kept: &mut CopySession,
-        batch: &[Candidate],
+        batch: &[CopyCandidate],
         token: Option<&Bson>,
     ) -> CopyOutcome {
         kept.end_open(self.outbox.client()).await;
@@ -120,7 +120,7 @@ impl Copier<'_> {
     async fn fill(
         &self,
         session: &mut ClientSession,
-        batch: &[Candidate],
+        batch: &[CopyCandidate],
         token: Option<&Bson>,
     ) -> Result<CopyOutcome, StoreError> {
         // First: of two owners, one meets a write conflict here and has written nothing.
@@ -157,7 +157,7 @@ impl Copier<'_> {
     async fn mark(
         &self,
         session: &mut ClientSession,
-        batch: &[Candidate],
+        batch: &[CopyCandidate],
     ) -> Result<CopyOutcome, StoreError> {
         let Some(status) = &self.mapping.status else { return Ok(CopyOutcome::All) };
         let mut statements = RawArrayBuf::new();

@@ -11,7 +11,7 @@ use crate::value::{at, scalar_text};
 
 /// A document that must be copied.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct CopyCandidate {
     /// Its `_id` in the source.
     pub id: Bson,
     /// Its status as it was read; `None` where the source has no state.
@@ -78,7 +78,7 @@ pub struct SkippedDocument {
 #[derive(Clone, Debug)]
 pub enum ReadOutcome {
     /// It must be copied.
-    Copy(Box<Candidate>),
+    Copy(Box<CopyCandidate>),
     /// It was delivered.
     Delivered,
     /// It stays as it is.
@@ -104,7 +104,7 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         Ok(None) => ReadOutcome::Delivered,
         Ok(Some(record)) => {
             let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
-            ReadOutcome::Copy(Box::new(Candidate {
+            ReadOutcome::Copy(Box::new(CopyCandidate {
                 id,
                 status,
                 record,

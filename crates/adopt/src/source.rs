@@ -99,7 +99,7 @@ impl Source {
 
     /// Opens a scan of what a majority has, in the order of the source's time and `_id`.
     ///
-    /// It is no snapshot: MongoDB keeps those for `minSnapshotHistoryWindowInSeconds` only, and the scan of a large
+    /// It does not read a snapshot: MongoDB keeps those for `minSnapshotHistoryWindowInSeconds` only, and the scan of a large
     /// backlog lasts longer. What is committed while it lasts may be in it: see [`ChangedSince`].
     pub(crate) async fn scan(&self, behind: Option<&Bson>) -> Result<RawBatchCursor, StoreError> {
         let mut order = doc! { &self.time: 1 };
