@@ -12,7 +12,7 @@ const INTRODUCTION: &str = "\
 <!-- Generated from the program: `POSTRIDER_BLESS=1 cargo test --lib` writes it. -->
 # Command line
 
-`postrider --help` and `postrider COMMAND --help` print the same texts. `postrider man` prints a man page.
+`postrider --help`, and `--help` after a command, print the same texts. `postrider man` prints a man page.
 
 Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration. Results go to standard output; errors,
 warnings and notes go to standard error.

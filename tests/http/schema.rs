@@ -71,7 +71,7 @@ async fn conflicting_index_is_named() {
 
     let answer = api.post("/v1/prepare/username/ada", &json!({ "value": 1 })).await;
 
-    is_reported(&answer, "of collection prepare_username can't be created");
+    is_reported(&answer, "cannot create index ttlAt_1 of collection prepare_username");
     api.stop().await;
 }
 

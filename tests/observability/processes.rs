@@ -5,6 +5,7 @@
 //! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API, the feed | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies, a subscription that stopped, a parked event |
 //! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, an erasure that waits for such a record, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
 //! | `upper` | fixed partitions, 128-255 | no instance counts the outbox; it stops |
+//! | `bank`, namespace `test` | `postrider adopt` | a document that it skips |
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -16,11 +17,14 @@ use crate::prometheus::Prometheus;
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::kafka::{brokers, topic::Topic};
 use crate::support::outbox::{TestOutbox, eventually, insert_raw, mongodb_uri, record};
-use crate::support::process::{Postrider, Signal, call_with};
+use crate::support::process::{Postrider, Signal, call_with, command};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 
 /// The labels of `shop`.
 pub const SHOP: [(&str, &str); 2] = [("namespace", "test"), ("job", "shop")];
+
+/// The labels of `bank`.
+const BANK: [(&str, &str); 2] = [("namespace", "test"), ("job", "bank")];
 
 /// A key of the upper half: partition 189.
 const UPPER_KEY: &str = "order-123";
@@ -57,6 +61,7 @@ pub struct Processes {
     pub second: Postrider,
     pub low: Postrider,
     pub high: Postrider,
+    bank: (TestOutbox, Postrider),
     http: reqwest::Client,
 }
 
@@ -112,6 +117,7 @@ impl Processes {
                 ],
             )),
             high: Postrider::start(&fixed(&upper, "128-255", &[])),
+            bank: adopting().await,
             shop,
             _rest: (lower, upper, queue, topic),
             to_broker,
@@ -128,12 +134,14 @@ impl Processes {
         prometheus.scrape(&self.second, &SHOP).await;
         prometheus.scrape(&self.low, &[("job", "lower")]).await;
         prometheus.scrape(&self.high, &[("job", "upper")]).await;
+        prometheus.scrape(&self.bank.1, &BANK).await;
         for known in [
             "count(postrider_sink_up == 1) == 6",
             "sum by (job) (postrider_partitions_owned{job=\"shop\"}) == 256",
             "postrider_partitions_unassigned == 0",
             "count(postrider_partitions_owned > 0) == 4",
             "postrider_outbox_records{job=\"shop\", status=\"invalid\"} == 1",
+            "postrider_adopt_change_stream_up == 1",
         ] {
             prometheus.until(known).await;
         }
@@ -220,6 +228,11 @@ impl Processes {
         self.post(postrider, path, &body).await
     }
 
+    /// Inserts a document that `bank` copies, and one that it skips.
+    pub async fn adopt(&self) {
+        insert_old(&self.bank.0, &["NEW", "UNKNOWN"]).await;
+    }
+
     /// Creates two subscriptions of `shop`, of which one is stopped as by a renewed feed.
     pub async fn subscribe(&self) {
         for name in ["billing", "stopped"] {
@@ -279,8 +292,35 @@ impl Processes {
     pub async fn stop(mut self) {
         self.second.signal(Signal::KILL);
         self.low.signal(Signal::KILL);
+        self.bank.1.signal(Signal::KILL);
         self.first.stop().await;
     }
+}
+
+/// A bridge from an outbox of namastack, and its own outbox.
+async fn adopting() -> (TestOutbox, Postrider) {
+    let outbox = TestOutbox::new().await;
+    insert_old(&outbox, &["COMPLETED"]).await;
+    let own = ["adopt.collection=old_outbox_records", "adopt.handler=h", "ops.listen=127.0.0.1:0"];
+    let settings = [mongo_settings(&outbox.database), own.map(str::to_owned).to_vec()].concat();
+    let mut arguments = vec!["adopt", "--preset", "namastack"];
+    for setting in &settings {
+        arguments.extend(["--set", setting]);
+    }
+    let bridge = Postrider::of(command(&arguments));
+    (outbox, bridge)
+}
+
+/// Inserts a document with each of these statuses into the other outbox.
+async fn insert_old(outbox: &TestOutbox, statuses: &[&str]) {
+    let documents = outbox.client.database(&outbox.database).collection("old_outbox_records");
+    let document = |status: &&str| {
+        doc! {
+            "_id": *status, "status": *status, "recordKey": "k", "recordType": "T", "payload": "{}",
+            "createdAt": DateTime::now(), "handlerId": "h",
+        }
+    };
+    documents.insert_many(statuses.iter().map(document)).await.unwrap();
 }
 
 /// The records in the outbox of `shop` at the start.

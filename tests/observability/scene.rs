@@ -34,7 +34,7 @@ const FROM_THE_START: [&str; 6] = [
 ];
 
 /// What the scene must have shown on a panel: a value of at least this.
-const PANEL_PEAKS: [(&str, f64); 22] = [
+const PANEL_PEAKS: [(&str, f64); 23] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
     ("Dead", 4.0),
@@ -57,6 +57,7 @@ const PANEL_PEAKS: [(&str, f64); 22] = [
     ("Positions", 1.0),
     ("Appends with a position", 0.1),
     ("Held by the feed", 1.0),
+    ("Documents adopted", 0.1),
 ];
 
 /// The results of the rules at this moment, without their `for`.
@@ -141,7 +142,7 @@ async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
 
 async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
     processes.subscribe().await;
-    join!(processes.traffic(), processes.appends());
+    join!(processes.traffic(), processes.appends(), processes.adopt());
     processes.park().await;
     alerts.until("PostriderEventsParked").await;
     alerts.until("PostriderSubscriptionStopped").await;

@@ -47,8 +47,8 @@ async fn a_process_with_the_relays_role_alone_runs() {
         instances.count_documents(doc! {}).await.unwrap() == 0
     })
     .await;
-    let refused = records.find_one(doc! {}).await.unwrap_err().to_string();
-    assert!(refused.contains("not authorized"), "a producer reads nothing: {refused}");
+    let refused = records.delete_one(doc! {}).await.unwrap_err().to_string();
+    assert!(refused.contains("not authorized"), "a producer removes nothing: {refused}");
 
     let operator = format!("mongo.uri={}", uri_of(&OPERATOR, &outbox.database));
     for arguments in [["outbox", "stats"].as_slice(), &["outbox", "list"], &["outbox", "show", "a"]]

@@ -1,6 +1,7 @@
 //! Creates missing collections and indexes.
 
 use bson::{Bson, Document, doc};
+use mongodb::error::ErrorKind;
 
 use crate::connect::primary;
 use crate::schema::compare::{IndexComparison, IndexConflict, compare};
@@ -8,7 +9,7 @@ use crate::schema::error::SchemaError;
 use crate::schema::existing::ExistingSchema;
 use crate::schema::index::{ConflictingIndex, Index};
 use crate::schema::layout::{CollectionLayout, Layout};
-use crate::{DUPLICATE_KEY, StoreError, limits, within};
+use crate::{DUPLICATE_KEY, StoreError, driver_text, limits, within};
 
 /// NamespaceExists: the collection was created meanwhile.
 const COLLECTION_EXISTS: i32 = 48;
@@ -199,7 +200,10 @@ impl IndexComparison {
 /// Returns the error of a conflict that the listing did not contain.
 fn refused(index: &Index, collection: &str, error: &StoreError) -> SchemaError {
     let words = match error {
-        StoreError::Driver { source, .. } => source.to_string(),
+        StoreError::Driver { source, .. } => match source.kind.as_ref() {
+            ErrorKind::Command(command) => command.message.clone(),
+            _ => driver_text(source),
+        },
         other => other.to_string(),
     };
     let (detail, remedy) = if error.code() == Some(DUPLICATE_KEY) {

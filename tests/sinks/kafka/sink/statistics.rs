@@ -44,7 +44,7 @@ async fn the_producers_statistics_become_metrics() {
     topic.until(50).await;
     eventually("round trips", || async {
         let series = kafka_series(&postrider).await;
-        series.get("rtt_seconds").is_some_and(|rtt| *rtt > 0.0 && *rtt < 60.0)
+        series.get("rtt_p99_seconds").is_some_and(|rtt| *rtt > 0.0 && *rtt < 60.0)
     })
     .await;
     eventually("all requests", || async {
@@ -54,7 +54,7 @@ async fn the_producers_statistics_become_metrics() {
     })
     .await;
     let series = kafka_series(&postrider).await;
-    let gauges = ["queue_bytes", "queue_messages", "requests_in_flight", "rtt_seconds"];
+    let gauges = ["queue_bytes", "queue_messages", "requests_in_flight", "rtt_p99_seconds"];
     let mut names: Vec<_> = COUNTERS.into_iter().chain(gauges).collect();
     names.sort_unstable();
     assert_eq!(series.keys().collect::<Vec<_>>(), names);

@@ -184,8 +184,8 @@ fn invalid_fields_zones_and_patterns_are_named() {
         ("", "must be a pattern of 1 to 100 bytes, such as yyyy-MM-dd HH:mm:ss"),
         (
             "dd/MM/yyyy",
-            "makes texts that do not sort by time: it must begin with the year and go down to smaller \
-             units without a gap, as yyyy-MM-dd HH:mm:ss does",
+            "produces texts that do not sort by time; start with the year and continue with smaller \
+             units without a gap, for example yyyy-MM-dd HH:mm:ss",
         ),
         (
             "yyyy-MM-ddXXX",
@@ -240,7 +240,7 @@ fn unknown_operators_and_members_are_named() {
 /// A client that sets them means something else.
 #[test]
 fn members_without_a_meaning_are_named() {
-    let meaningless = |member: &str| format!("{member}: means nothing with this operator");
+    let meaningless = |member: &str| format!("{member}: is not used by this operator; remove it");
     for (operator, members) in [
         // Without an operator it is ALL: it may have been forgotten.
         ("", &["field", "value", "children"][..]),
@@ -371,7 +371,7 @@ fn limits_are_named_with_their_number() {
             |length| json!({ "operator": operator, "field": "f", "value": "x".repeat(length) });
         accepted(&text(MAX_TEXT_BYTES));
         let flaw = format!(
-            "value: has {} bytes; at most {MAX_TEXT_BYTES} are searched for",
+            "value: has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
             MAX_TEXT_BYTES + 1
         );
         refused(&text(MAX_TEXT_BYTES + 1), &[&flaw]);

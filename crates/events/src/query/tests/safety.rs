@@ -203,7 +203,7 @@ fn raw_has_no_other_operators() {
                 let found = flaws(&text, true);
                 assert_eq!(found.len(), 1, "{text}: {found:?}");
                 let begin =
-                    format!("value: has {name:?}, which is not allowed here; allowed are $all ");
+                    format!("value: contains {name:?}, which is not allowed; allowed are $all ");
                 assert!(found[0].starts_with(&begin), "{text}: {found:?}");
             }
         }
@@ -218,9 +218,8 @@ fn raw_has_no_other_operators() {
 #[test]
 fn match_stands_only_where_mongodb_runs_it() {
     let text = json!({ "operator": "MATCH", "value": "x" });
-    let flaw = |path: &str| {
-        format!("{path}operator: MATCH can stand at the root, and in AND and OR; once")
-    };
+    let flaw =
+        |path: &str| format!("{path}operator: MATCH is allowed once, at the root or in AND and OR");
     for (condition, expected) in [
         (text.clone(), vec![]),
         (json!({ "operator": "AND", "children": [text, {}] }), vec![]),

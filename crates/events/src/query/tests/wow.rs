@@ -17,7 +17,7 @@ const FIXTURES: &str = include_str!("../fixtures/wow-operators.json");
 /// The conditions that are no condition here, with the reason.
 const REFUSED: [(&str, &str); 3] = [
     ("RECENT_DAYS_zero", "value: must be a number of days"),
-    ("TODAY_zoneId_datePattern", "options.datePattern: has \"XXX\""),
+    ("TODAY_zoneId_datePattern", "options.datePattern: contains \"XXX\""),
     // It has the form of a shell: ISODate(…).
     ("RAW_string_extended_json", "value: is not JSON"),
 ];
