@@ -198,3 +198,51 @@ async fn lost_stream_of_documents_with_a_status_leads_to_a_scan() {
     bridge.until_metric(series, |value| value >= 1.0).await;
     bridge.stop().await;
 }
+
+/// The documents of another handler are another relay's, also those that arrive.
+#[fixture::test]
+async fn documents_of_another_handler_are_left_when_they_arrive() {
+    let test = source().await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
+    let mut bridge = start(&test, None);
+    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut other = namastack("mail", "k", "NEW", 1);
+    other.insert("handlerId", "mails");
+    test.insert(vec![other, namastack("a", "k", "NEW", 2)]).await;
+    until_copied(&test, 1).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, ["a"].map(Bson::from));
+    assert_eq!(test.source("mail").await.get_str("status").unwrap(), "NEW");
+}
+
+/// A producer that writes steadily does not keep the batch open.
+#[fixture::test]
+async fn documents_that_arrive_one_by_one_are_copied_meanwhile() {
+    let test = source().await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
+    let mut bridge = start(&test, None);
+    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut written = 0_i64;
+    while test.records().await.len() < 5 {
+        assert!(written < 200, "nothing is copied while producers write");
+        test.insert(vec![namastack(&format!("{written:03}"), "k", "NEW", written)]).await;
+        written += 1;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    bridge.stop().await;
+}
+
+/// Two documents of a batch with one message id: the first is copied.
+#[fixture::test]
+async fn second_document_of_an_id_is_skipped() {
+    let mut test = source().await;
+    test.more.push("adopt.fields.id=recordKey".to_owned());
+    test.insert(vec![namastack("a", "k", "NEW", 1), namastack("b", "k", "NEW", 2)]).await;
+
+    let report = test.once().await;
+
+    assert_eq!(report["copied"], 1, "{report:#}");
+    assert_eq!(report["skipped"], serde_json::json!({ "duplicate": 1 }), "{report:#}");
+    assert_eq!(test.source("b").await.get_str("status").unwrap(), "NEW");
+}

@@ -77,11 +77,19 @@ impl Bridge {
                     parts.push(behind);
                     parts.push(part);
                 }
-                CopyOutcome::Refused { reason: SkipReason::Duplicate, .. } => {
+                CopyOutcome::Refused { at, reason: SkipReason::Duplicate, detail } => {
                     let existing = self.existing(&part).await?;
                     let (known, rest): (Vec<CopyCandidate>, Vec<CopyCandidate>) = part
                         .into_iter()
                         .partition(|candidate| existing.contains(&record_id(candidate)));
+                    if known.is_empty() {
+                        // Two documents of this batch have one id.
+                        let mut rest = rest;
+                        let candidate = rest.remove(at.min(rest.len() - 1));
+                        self.skip_candidate(&candidate, SkipReason::Duplicate, detail, report);
+                        parts.push(rest);
+                        continue;
+                    }
                     for candidate in &known {
                         let detail = "the outbox has a record of this id".to_owned();
                         self.skip_candidate(candidate, SkipReason::Duplicate, detail, report);

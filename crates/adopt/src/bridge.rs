@@ -29,6 +29,9 @@ use crate::state::{BridgeStore, LEASE};
 /// The pause of a process that may not copy, until it asks again.
 const STANDBY_PAUSE: Duration = Duration::from_secs(2);
 
+/// The longest time in which a batch is collected from the change stream.
+pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(100);
+
 /// The pause after an error.
 pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -182,6 +185,10 @@ impl Bridge {
             self.metrics.change_stream_up.set(0.0);
             let pause = match ended {
                 Ok(Ended::Stopped) => break,
+                Ok(Ended::NotOwner) if matches!(scanning, Scanning::Forgotten) => {
+                    // Later it would remove the token of the process that copies now.
+                    return Err(AdoptError::Owned { collection: self.mapping.source() });
+                }
                 Ok(Ended::NotOwner) => {
                     self.recovered();
                     STANDBY_PAUSE
@@ -403,7 +410,9 @@ impl Bridge {
         }
         loop {
             let mut changes = Vec::new();
-            while changes.len() < self.mapping.batch_size {
+            let began = Instant::now();
+            // (A change at a time would never end a batch that only an empty reply ends.)
+            while changes.len() < self.mapping.batch_size && began.elapsed() < BATCH_PAUSE {
                 let next = async { stream.next_if_any().await };
                 let limit = limits::BATCH_TIMEOUT;
                 let next = tokio::select! {
@@ -441,35 +450,32 @@ impl Bridge {
         &self,
         changes: Vec<SourceChange>,
     ) -> Result<Vec<RawDocumentBuf>, StoreError> {
-        let changed = changes.iter().filter_map(|change| match change {
-            SourceChange::Changed(id) => Some(id.clone()),
-            _ => None,
+        if !self.mapping.has_state() {
+            // Each insertion is a message, also one whose `_id` was used before; the document may be deleted by now.
+            let inserted = changes.into_iter().filter_map(|change| match change {
+                SourceChange::Inserted(document) => Some(document),
+                _ => None,
+            });
+            return Ok(inserted.collect());
+        }
+        // As they are now, and only those that the filter selects: the filter and the handler cannot be conditions on
+        // a change.
+        let changes = changes.into_iter().filter_map(|change| match change {
+            SourceChange::Inserted(document) => {
+                document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok())
+            }
+            SourceChange::Changed(id) => Some(id),
+            SourceChange::Ended => None,
         });
-        let changed: Vec<Bson> = changed.collect();
+        let changes: Vec<Bson> = changes.collect();
+        let changed = changes.clone();
         let mut found = BTreeMap::new();
         if !changed.is_empty() {
             for document in self.source.by_ids(&changed).await? {
                 found.insert(id_text(&document), document);
             }
         }
-        let mut documents: Vec<RawDocumentBuf> = Vec::new();
-        let mut indexes = BTreeMap::new();
-        for change in changes {
-            let document = match change {
-                SourceChange::Inserted(document) => Some(document),
-                SourceChange::Changed(id) => found.remove(&id.to_string()),
-                SourceChange::Ended => None,
-            };
-            let Some(document) = document else { continue };
-            match indexes.get(&id_text(&document)) {
-                Some(index) => documents[*index] = document,
-                None => {
-                    indexes.insert(id_text(&document), documents.len());
-                    documents.push(document);
-                }
-            }
-        }
-        Ok(documents)
+        Ok(changes.iter().filter_map(|id| found.remove(&id.to_string())).collect())
     }
 
     /// Reads documents; counts those that stay as they are.

@@ -166,7 +166,7 @@ impl Copier<'_> {
             let mark = match &read {
                 Bson::Boolean(_) => Bson::Boolean(status.mark == "true"),
                 Bson::Int32(_) | Bson::Int64(_) => {
-                    status.mark.parse().map_or_else(|_| status.mark.as_str().into(), Bson::Int32)
+                    status.mark.parse().map_or_else(|_| status.mark.as_str().into(), Bson::Int64)
                 }
                 _ => Bson::String(status.mark.clone()),
             };

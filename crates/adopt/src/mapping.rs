@@ -132,6 +132,11 @@ impl Mapping {
             _ => {}
         }
         let status = status_words(&fields, &mut wrong);
+        if status.is_none() && fields.status.is_none() && fields.filter.is_some() {
+            let detail =
+                "needs a status: a deleted document cannot be read again; remove the filter";
+            wrong("fields.filter", detail);
+        }
         let (Some(kind), Some(payload), Some(collection), true) =
             (kind, payload, collection, errors.is_empty())
         else {

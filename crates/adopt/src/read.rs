@@ -9,6 +9,9 @@ use crate::config::PayloadForm;
 use crate::mapping::{Mapping, StatusWords};
 use crate::value::{at, scalar_text};
 
+/// The largest document that MongoDB stores, less what it adds to a record.
+const MAX_RECORD_BYTES: usize = (16 << 20) - 4_096;
+
 /// A document that must be copied.
 #[derive(Clone, Debug)]
 pub struct CopyCandidate {
@@ -140,8 +143,13 @@ fn examine(
             Some(_) => return Err((SkipReason::Malformed, format!("{path} is not a date"))),
         }
     }
-    let refused = record.into_document().map(Some);
-    refused.map_err(|refusal| (SkipReason::Malformed, refusal.to_string()))
+    let record = record.into_document();
+    let record = record.map_err(|refusal| (SkipReason::Malformed, refusal.to_string()))?;
+    let bytes = record.to_vec().map_or(usize::MAX, |bytes| bytes.len());
+    if bytes > MAX_RECORD_BYTES {
+        return Err((SkipReason::Malformed, "the record would be larger than 16 MB".to_owned()));
+    }
+    Ok(Some(record))
 }
 
 fn meaning(
@@ -159,6 +167,16 @@ fn meaning(
     }
     if is(&status.delayed) {
         return Ok(Meaning::Delayed);
+    }
+    let fits = match &found {
+        Some(Bson::Boolean(_)) => status.mark.parse::<bool>().is_ok(),
+        Some(Bson::Int32(_) | Bson::Int64(_)) => status.mark.parse::<i64>().is_ok(),
+        _ => true,
+    };
+    if !fits {
+        let detail =
+            format!("{} = {shown} is not of the type of the mark {}", status.path, status.mark);
+        return Err((SkipReason::Malformed, detail));
     }
     if is(&status.undelivered) {
         return Ok(Meaning::Undelivered);

@@ -12,6 +12,7 @@ use mongodb::{Collection, Database};
 use postrider_store::connect::{ask, primary};
 use postrider_store::{StoreError, limits, within};
 
+use crate::bridge::BATCH_PAUSE;
 use crate::mapping::Mapping;
 
 /// The documents of one batch of the server.
@@ -134,6 +135,7 @@ impl Source {
             StreamStart::At(time) => watching.start_at_operation_time(time),
             StreamStart::Behind(token) => watching.resume_after(token),
         };
+        let watching = watching.max_await_time(BATCH_PAUSE);
         within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
     }
 

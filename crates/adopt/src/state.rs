@@ -182,10 +182,10 @@ impl BridgeStore {
         within("release the lease of the bridge", limits::BATCH_TIMEOUT, leaving).await.map(drop)
     }
 
-    /// Whether a resume token or a start of the change stream is stored.
+    /// Whether a resume token is stored. (A start alone is that of a process that may have died within its scan.)
     pub(crate) async fn has_resume_point(&self) -> Result<bool, StoreError> {
-        let known = doc! { "$or": [{ "token": { "$ne": null } }, { "start": { "$ne": null } }] };
-        let finding = self.collection.find_one(doc! { "$and": [{ "_id": &self.id }, known] });
+        let known = doc! { "_id": &self.id, "token": { "$ne": null } };
+        let finding = self.collection.find_one(known);
         Ok(within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?.is_some())
     }
 }
