@@ -355,7 +355,10 @@ async fn what_has_no_order_is_refused_and_never_skipped() {
                 assert!(after.is_some(), "{odd} was skipped: {direction:?} by {limit}");
             };
             let QueryError::Unsortable(unsortable) = error else { panic!("{odd}: {error}") };
-            assert!(unsortable.to_string().starts_with(&format!("{name} holds ")), "{unsortable}");
+            assert!(
+                unsortable.to_string().starts_with(&format!("{name} contains ")),
+                "{unsortable}"
+            );
         }
         // Pages have no cursors.
         let page = Page { index: 1, size: 100 };

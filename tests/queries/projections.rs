@@ -93,12 +93,12 @@ async fn fields_that_contain_each_other_are_named() {
         (
             ["a", "a.b"],
             Target::Events,
-            "projection: has a and a.b, one of which contains the other",
+            "projection: has a and a.b, one of which contains the other; remove one of the two",
         ),
         (
             ["a.b.c", "a.b"],
             Target::Events,
-            "projection: has a.b.c and a.b, one of which contains the other",
+            "projection: has a.b.c and a.b, one of which contains the other; remove one of the two",
         ),
         // MongoDB would leave out the id.
         (["a", "_id.x"], Target::Snapshots, "projection: has _id.x, but an id has no fields"),

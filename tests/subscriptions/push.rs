@@ -195,7 +195,7 @@ async fn refused_record_is_reported_and_not_skipped() {
 
     let error = async || all.subscriptions.get("everything").await.unwrap().error;
     eventually("the error", || async { error().await.is_some() }).await;
-    assert!(error().await.unwrap().contains("refuses"), "{:?}", error().await);
+    assert!(error().await.unwrap().contains("rejects"), "{:?}", error().await);
     validator(doc! {}).await;
 
     all.until_position("everything", 1).await;
