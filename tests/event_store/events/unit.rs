@@ -126,7 +126,7 @@ async fn work_may_continue_after_a_conflict() {
 
     assert_eq!(
         unit_with(exactly("1", "s", 1)).await,
-        "expected version 1, but the aggregate is at version 2"
+        "version conflict: expected version 1, but the aggregate is at version 2"
     );
     assert_eq!(
         unit_with(append("1", "s").expecting(Expected::None)).await,
@@ -134,7 +134,7 @@ async fn work_may_continue_after_a_conflict() {
     );
     assert_eq!(
         unit_with(append("2", "s").expecting(Expected::Exists)).await,
-        "expected an aggregate that exists, but the aggregate is at version 0"
+        "version conflict: expected an aggregate that exists, but the aggregate is at version 0"
     );
     // A request has one append.
     assert_eq!(

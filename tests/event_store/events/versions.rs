@@ -18,11 +18,11 @@ async fn append_is_refused_at_an_unexpected_version() {
 
     assert_eq!(
         refused(append("a", Expected::Exists).await),
-        "expected an aggregate that exists, but the aggregate is at version 0"
+        "version conflict: expected an aggregate that exists, but the aggregate is at version 0"
     );
     assert_eq!(
         refused(append("a", Expected::Exact(3)).await),
-        "expected version 3, but the aggregate is at version 0"
+        "version conflict: expected version 3, but the aggregate is at version 0"
     );
     assert_eq!(append("a", Expected::None).await.unwrap().version, 1);
     assert_eq!(append("b", Expected::Exact(1)).await.unwrap().version, 2);

@@ -251,6 +251,9 @@ async fn duplicate_documents_are_named_when_an_index_fails() {
     let error =
         home.context(home.together()).ready(CollectionKind::Events, "order").await.unwrap_err();
 
-    assert!(error.to_string().contains("share their aggregateId, version"), "{error}");
+    assert!(
+        error.to_string().contains("existing documents have the same aggregateId, version"),
+        "{error}"
+    );
     assert_eq!(streams.count_documents(doc! {}).await.unwrap(), 2);
 }
