@@ -73,10 +73,10 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
                     Topology::Sharded if plan.feed.is_some() => Err(RunError::ShardedFeed),
                     Topology::Standalone => {
                         warn!(
-                            "MongoDB is a standalone server, without transactions and change \
-                             streams: records are not written atomically with the application's \
-                             changes, and the relay polls; make it a replica set of one member \
-                             (mongod --replSet rs0, then rs.initiate())"
+                            "MongoDB is a standalone server, without transactions: records are not \
+                             written atomically with the application's changes, and the relay \
+                             polls; make it a replica set of one member (mongod --replSet rs0, \
+                             then rs.initiate())"
                         );
                         Ok(collections.standalone())
                     }

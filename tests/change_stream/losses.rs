@@ -104,7 +104,7 @@ async fn a_stream_whose_connection_is_cut_or_silent_is_reopened() {
 
     assert!(cut.starts_with("failed to "), "{cut}");
     assert!(frozen.starts_with("failed to "), "{frozen}");
-    assert!(silent.contains("no answer from MongoDB within 10s"), "{silent}");
+    assert!(silent.contains("no response from MongoDB within 10s"), "{silent}");
 }
 
 async fn behind_proxy() -> (TestOutbox, FaultProxy, Collections) {

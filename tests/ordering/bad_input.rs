@@ -224,7 +224,7 @@ async fn an_id_of_an_illegal_kind_is_malformed() {
     ]);
     let cases = kinds
         .into_iter()
-        .map(|(kind, id)| dies(kind, "malformed: _id: is no UUID").with("_id", id));
+        .map(|(kind, id)| dies(kind, "malformed: _id: is not a UUID").with("_id", id));
 
     each_alone_in_a_vhost(&[], cases.collect()).await;
 }
@@ -237,12 +237,12 @@ async fn a_text_field_of_another_kind_is_malformed() {
             kinds_but(&["string"]).into_iter().map(|(kind, value)| (kind.into(), value)).collect();
         kinds.extend(in_arrays(&["text".into()]));
         kinds.into_iter().map(move |(kind, value)| {
-            dies(format!("{field}: {kind}"), format!("malformed: {field}: is not a string"))
+            dies(format!("{field}: {kind}"), format!("malformed: {field}: must be a string, is "))
                 .with(field, value)
         })
     });
     // An array that contains another record's key.
-    let theirs = dies("theirs", "malformed: key: is not a string")
+    let theirs = dies("theirs", "malformed: key: must be a string, is ")
         .with("key", bson!(["key: int32", "other 0"]));
 
     each_alone_in_a_vhost(&[], cases.chain([theirs]).collect()).await;
@@ -272,7 +272,7 @@ async fn headers_that_no_broker_can_carry_are_malformed() {
     let mut cases: Vec<Case> = kinds_but(&["document"])
         .into_iter()
         .map(|(kind, value)| {
-            let reason = "malformed: headers: is not a document";
+            let reason = "malformed: headers: must be a document, is ";
             dies(format!("headers: {kind}"), reason).with("headers", value)
         })
         .collect();
@@ -312,7 +312,7 @@ async fn an_invalid_created_at_is_malformed_and_an_extreme_one_is_not() {
     let mut cases: Vec<Case> = kinds_but(&["date"])
         .into_iter()
         .map(|(kind, value)| {
-            dies(kind, "malformed: createdAt: is not a date").with("createdAt", value)
+            dies(kind, "malformed: createdAt: must be a date, is ").with("createdAt", value)
         })
         .collect();
     let dates =

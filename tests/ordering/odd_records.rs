@@ -130,9 +130,11 @@ async fn a_malformed_record_dies_at_once_and_its_key_continues() {
     assert_eq!(sink.ids(), ["1", "2"]);
     assert_eq!(reason(&outbox, "no type").await, "malformed: type: is missing");
     assert_eq!(reason(&outbox, "no payload").await, "malformed: payload: is missing");
-    assert!(reason(&outbox, "headers").await.starts_with("malformed: headers.list: is not "));
-    assert!(reason(&outbox, "type").await.starts_with("malformed: type: is not a string"));
-    assert!(reason(&outbox, "number as key").await.starts_with("malformed: key: is not a string"));
+    assert!(reason(&outbox, "headers").await.starts_with("malformed: headers.list: must be "));
+    assert!(reason(&outbox, "type").await.starts_with("malformed: type: must be a string, is "));
+    assert!(
+        reason(&outbox, "number as key").await.starts_with("malformed: key: must be a string, is ")
+    );
     relay.stop().await;
 }
 

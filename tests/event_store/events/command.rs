@@ -50,7 +50,7 @@ async fn command_appends_a_file_with_the_answer_of_http() {
     assert_eq!((&again["replayed"], &again["records"]), (&json!(true), &first["records"]));
     assert_eq!(second["version"], 2);
     assert!(stale.stderr.contains("aggregate is at version 2"), "{stale}");
-    assert!(exists.stderr.contains("exists already, at version 2"), "{exists}");
+    assert!(exists.stderr.contains("already exists, at version 2"), "{exists}");
 }
 
 #[fixture::test]
@@ -73,7 +73,7 @@ async fn command_reports_all_flaws_of_a_body_by_field() {
         assert!(fields.stderr.contains(field), "{field}: {fields}");
     }
     assert!(list.stderr.contains("object"), "{list}");
-    assert!(empty.stderr.contains("events: is empty"), "{empty}");
+    assert!(empty.stderr.contains("events: must contain at least one event"), "{empty}");
     assert!(name.stderr.contains("NAME: must start with a letter"), "{name}");
 }
 

@@ -26,7 +26,7 @@ async fn lines(outbox: &TestOutbox, count: u64) -> Vec<Value> {
         let logged: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         assert!(logged["level"].is_string() && logged["payload"].is_null(), "{line}");
     }
-    assert!(ended.stderr.contains("stopped: "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("stopped; all records in flight were "), "{}", ended.stderr);
     ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
