@@ -7,19 +7,7 @@ deny_dir=$cache/cargo-deny-$CARGO_DENY_VERSION
 
 deny_packages() { toolchain_packages; }
 
-# Without optimisation: it takes two minutes of one core to build, and seconds to run.
-deny_install() {
-  [[ ! -x $deny_dir/bin/cargo-deny ]] || return 0
-  local start
-  start=$(now_ms)
-  say deny "building cargo-deny $CARGO_DENY_VERSION; takes some minutes…"
-  CARGO_PROFILE_DEV_DEBUG=0 quietly deny "$logs/install-deny.log" cargo install --locked --debug \
-    --version "$CARGO_DENY_VERSION" cargo-deny --root "$deny_dir.part" --target-dir "$deny_dir.target" ||
-    die deny "it could not be built; cargo must reach its registry"
-  rm -rf "$deny_dir.target" "$deny_dir"
-  mv "$deny_dir.part" "$deny_dir"
-  say deny "installed in $(since "$start")"
-}
+deny_install() { install_crate deny cargo-deny "$CARGO_DENY_VERSION" "$deny_dir"; }
 
 # Holds bin/cargo-deny.
 deny_env() { [[ ! -d $deny_dir ]] || export_line POSTRIDER_CARGO_DENY "$deny_dir/bin/cargo-deny"; }

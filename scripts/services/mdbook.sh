@@ -7,18 +7,8 @@ mdbook_dir=$cache/mdbook-$MDBOOK_VERSION
 
 mdbook_packages() { toolchain_packages; }
 
-# Without optimisation: it takes forty seconds of two cores to build, and less than one to run.
 mdbook_install() {
-  [[ ! -x $mdbook_dir/bin/mdbook ]] || return 0
-  local start
-  start=$(now_ms)
-  say mdbook "building mdBook $MDBOOK_VERSION; takes a minute…"
-  CARGO_PROFILE_DEV_DEBUG=0 quietly mdbook "$logs/install-mdbook.log" cargo install --locked --debug \
-    --version "$MDBOOK_VERSION" mdbook --no-default-features --features search --root "$mdbook_dir.part" \
-    --target-dir "$mdbook_dir.target" || die mdbook "failed to build it; cargo must reach its registry"
-  rm -rf "$mdbook_dir.target" "$mdbook_dir"
-  mv "$mdbook_dir.part" "$mdbook_dir"
-  say mdbook "installed in $(since "$start")"
+  install_crate mdbook mdbook "$MDBOOK_VERSION" "$mdbook_dir" --no-default-features --features search
 }
 
 mdbook_env() { [[ ! -d $mdbook_dir ]] || export_line POSTRIDER_MDBOOK "$mdbook_dir/bin/mdbook"; }
