@@ -47,7 +47,7 @@ impl Bridge {
             epoch: owned.epoch,
         };
         // The parts that are not copied yet, the next one last. The resume token belongs behind the last part.
-        let mut parts = parts(batch);
+        let mut parts = parts(batch, self.mapping.batch_size);
         let mut failures = 0;
         if parts.is_empty() {
             return Ok((!self.keep(owned, token).await?).then_some(Ended::NotOwner));
@@ -79,9 +79,11 @@ impl Bridge {
                 }
                 CopyOutcome::Refused { at, reason: SkipReason::Duplicate, detail } => {
                     let existing = self.existing(&part).await?;
-                    let (known, rest): (Vec<CopyCandidate>, Vec<CopyCandidate>) = part
-                        .into_iter()
-                        .partition(|candidate| existing.contains(&record_id(candidate)));
+                    let (known, rest): (Vec<CopyCandidate>, Vec<CopyCandidate>) =
+                        part.into_iter().partition(|candidate| {
+                            let id = record_id(candidate);
+                            id.is_some_and(|id| existing.contains(&comparable(&id)))
+                        });
                     if known.is_empty() {
                         // Two documents of this batch have one id.
                         let mut rest = rest;
@@ -144,7 +146,7 @@ impl Bridge {
 
     /// The ids of these records that the outbox has.
     async fn existing(&self, part: &[CopyCandidate]) -> Result<BTreeSet<String>, StoreError> {
-        let ids: Vec<Bson> = part.iter().filter_map(|it| it.record.get(ID).cloned()).collect();
+        let ids: Vec<Bson> = part.iter().filter_map(record_id).collect();
         let records = self.outbox.collection(names::RECORDS);
         let filter = bson::doc! { ID: { "$in": ids } };
         let reading = async {
@@ -155,14 +157,14 @@ impl Bridge {
     }
 }
 
-/// Splits a batch by the size of its documents; the first part is the last of the list.
-fn parts(batch: Vec<CopyCandidate>) -> Vec<Vec<CopyCandidate>> {
+/// Splits a batch by the number and the size of its documents; the first part is the last of the list.
+fn parts(batch: Vec<CopyCandidate>, most: usize) -> Vec<Vec<CopyCandidate>> {
     let mut parts: Vec<Vec<CopyCandidate>> = Vec::new();
     let mut bytes = 0;
     for candidate in batch {
         bytes += candidate.bytes;
         match parts.last_mut() {
-            Some(part) if bytes <= MAX_BYTES => part.push(candidate),
+            Some(part) if part.len() < most && bytes <= MAX_BYTES => part.push(candidate),
             _ => {
                 bytes = candidate.bytes;
                 parts.push(vec![candidate]);
@@ -178,12 +180,14 @@ fn comparable(id: &Bson) -> String {
     RecordId::from(id.clone()).to_string()
 }
 
-fn record_id(candidate: &CopyCandidate) -> String {
-    candidate.record.get(ID).map(comparable).unwrap_or_default()
+fn record_id(candidate: &CopyCandidate) -> Option<Bson> {
+    Bson::try_from(candidate.record.get(ID).ok()??).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use bson::raw::RawDocumentBuf;
+
     use super::*;
 
     #[test]
@@ -191,7 +195,7 @@ mod tests {
         let candidate = |id: i32, bytes: usize| CopyCandidate {
             id: Bson::Int32(id),
             status: None,
-            record: Document::new(),
+            record: RawDocumentBuf::new(),
             bytes,
         };
         let large = MAX_BYTES / 2;
@@ -203,13 +207,17 @@ mod tests {
             candidate(5, 1),
         ];
 
-        let mut split = parts(batch);
-        let mut ids = Vec::new();
-        while let Some(part) = split.pop() {
-            ids.push(part.iter().map(|it| it.id.as_i32().unwrap()).collect::<Vec<_>>());
-        }
+        let ids = |most: usize| {
+            let mut split = parts(batch.clone(), most);
+            let mut ids = Vec::new();
+            while let Some(part) = split.pop() {
+                ids.push(part.iter().map(|it| it.id.as_i32().unwrap()).collect::<Vec<_>>());
+            }
+            ids
+        };
 
-        assert_eq!(ids, [vec![1, 2], vec![3], vec![4], vec![5]]);
-        assert!(parts(Vec::new()).is_empty());
+        assert_eq!(ids(500), [vec![1, 2], vec![3], vec![4], vec![5]]);
+        assert_eq!(ids(1), [vec![1], vec![2], vec![3], vec![4], vec![5]]);
+        assert!(parts(Vec::new(), 500).is_empty());
     }
 }

@@ -1,16 +1,18 @@
 //! The loop: acquire the right to copy, scan, receive changes.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, Timestamp};
+use bson::{Bson, Document, Timestamp};
 use futures_util::StreamExt;
 use mongodb::change_stream::event::ResumeToken;
 use postrider_outbox::collections::Collections;
 use postrider_store::text::chain;
-use postrider_store::{OutageLog, ServerClock, StoreError, failpoint, limits, within};
+use postrider_store::{
+    OutageLog, ServerClock, StoreError, cluster_time, failpoint, limits, within,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -118,7 +120,7 @@ impl Bridge {
             for candidate in self.read_all(&page, &mut report).await? {
                 report.copied += 1;
                 if report.sample.len() < 10 {
-                    report.sample.push(candidate.record);
+                    report.sample.extend(Document::try_from(candidate.record.as_ref()));
                 }
             }
         }
@@ -275,7 +277,7 @@ impl Bridge {
         report: &mut AdoptReport,
     ) -> Result<Result<Timestamp, Ended>, AdoptError> {
         let at = self.source.snapshot_time().await?;
-        let mut start = source::next(at);
+        let mut start = cluster_time::next(at);
         if !self.mapping.has_state() {
             // (A process that died before it stored its first token is continued from its start: what was inserted
             // and deleted since then is in the change stream only.)
@@ -372,7 +374,7 @@ impl Bridge {
         stop: &CancellationToken,
         report: &mut AdoptReport,
     ) -> Result<Option<Ended>, AdoptError> {
-        let mut changed = ChangedSince::open(&self.source, source::next(at)).await?;
+        let mut changed = ChangedSince::open(&self.source, cluster_time::next(at)).await?;
         info!(source = self.mapping.source(), "scanning the other outbox");
         failpoint::hit("adopt::before_scan");
         let mut scan = self.source.scan(behind).await?;
@@ -380,10 +382,8 @@ impl Bridge {
             changed.catch_up().await?;
             page.retain(|document| !changed.contains(document));
             let candidates = self.read_all(&page, report).await?;
-            for batch in candidates.chunks(self.mapping.batch_size) {
-                if let Some(ended) = self.copy(owned, batch.to_vec(), None, stop, report).await? {
-                    return Ok(Some(ended));
-                }
+            if let Some(ended) = self.copy(owned, candidates, None, stop, report).await? {
+                return Ok(Some(ended));
             }
             if stop.is_cancelled() {
                 return Ok(Some(Ended::Stopped));
@@ -467,15 +467,11 @@ impl Bridge {
             SourceChange::Changed(id) => Some(id),
             SourceChange::Ended => None,
         });
-        let changes: Vec<Bson> = changes.collect();
-        let changed = changes.clone();
-        let mut found = BTreeMap::new();
-        if !changed.is_empty() {
-            for document in self.source.by_ids(&changed).await? {
-                found.insert(id_text(&document), document);
-            }
-        }
-        Ok(changes.iter().filter_map(|id| found.remove(&id.to_string())).collect())
+        let ids: Vec<Bson> = changes.collect();
+        let found = self.source.by_ids(&ids).await?.into_iter();
+        let mut found: HashMap<String, RawDocumentBuf> =
+            found.map(|document| (id_text(&document), document)).collect();
+        Ok(ids.iter().filter_map(|id| found.remove(&id.to_string())).collect())
     }
 
     /// Reads documents; counts those that stay as they are.

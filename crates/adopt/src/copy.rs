@@ -1,16 +1,14 @@
 //! One transaction: the marks of a batch of documents, and their records.
 
-use std::time::{Duration, Instant};
-
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, Document, doc};
-use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
-use mongodb::options::ReadConcern;
 use mongodb::{Client, ClientSession};
 use postrider_outbox::collections::{Collections, names};
-use postrider_store::connect::{ask, majority, primary};
 use postrider_store::insert::insert;
 use postrider_store::text::chain;
+use postrider_store::transaction::{
+    CommitOutcome, abort, commit, is_retryable, kill_session, start,
+};
 use postrider_store::{DUPLICATE_KEY, StoreError, failpoint, limits, within};
 use tracing::debug;
 
@@ -19,9 +17,6 @@ use crate::read::{CopyCandidate, SkipReason};
 use crate::state::BridgeStore;
 
 const ACTION: &str = "copy documents";
-
-/// The pause before a commit is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// What became of a batch.
 #[derive(Debug)]
@@ -82,13 +77,7 @@ impl Copier<'_> {
     ) -> CopyOutcome {
         kept.end_open(self.outbox.client()).await;
         let session = &mut kept.session;
-        let starting = session
-            .start_transaction()
-            .read_concern(ReadConcern::snapshot())
-            .write_concern(majority())
-            .selection_criteria(primary())
-            .max_commit_time(limits::BATCH_TIMEOUT);
-        if let Err(source) = starting.await {
+        if let Err(source) = start(session).await {
             return again_or_failed(StoreError::Driver {
                 action: ACTION,
                 source: Box::new(source),
@@ -98,12 +87,16 @@ impl Copier<'_> {
         match self.fill(session, batch, token).await {
             Ok(CopyOutcome::All) => {
                 failpoint::hit("adopt::before_commit");
-                let committed = commit(session).await;
-                if let CopyOutcome::All = committed {
-                    kept.is_open = false;
-                    failpoint::hit("adopt::after_commit");
+                match commit(session, "commit copies").await {
+                    CommitOutcome::Committed => {
+                        kept.is_open = false;
+                        failpoint::hit("adopt::after_commit");
+                        CopyOutcome::All
+                    }
+                    CommitOutcome::Again(error) | CommitOutcome::Unknown(error) => {
+                        CopyOutcome::Again(error)
+                    }
                 }
-                committed
             }
             // (It may still be open then: the driver does not report that an abort failed.)
             Ok(other) => {
@@ -133,8 +126,8 @@ impl Copier<'_> {
                 return Ok(outcome);
             }
         }
-        let records = batch.iter().map(|candidate| RawDocumentBuf::try_from(&candidate.record));
-        let records: Vec<RawDocumentBuf> = records.collect::<Result<_, _>>().map_err(unreadable)?;
+        let records: Vec<RawDocumentBuf> =
+            batch.iter().map(|candidate| candidate.record.clone()).collect();
         let name = self.outbox.name(names::RECORDS);
         let inserting = insert(session, self.outbox.database(), &name, &records);
         let refusal = within(ACTION, limits::BATCH_TIMEOUT, inserting).await?;
@@ -202,51 +195,16 @@ impl Copier<'_> {
     }
 }
 
-async fn commit(session: &mut ClientSession) -> CopyOutcome {
-    let began = Instant::now();
-    loop {
-        let committing = async { session.commit_transaction().await };
-        // Longer than the server's limit, so that its error arrives first.
-        let error = match within("commit copies", limits::BATCH_TIMEOUT * 2, committing).await {
-            Ok(()) => return CopyOutcome::All,
-            Err(error) => error,
-        };
-        if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT)
-            && began.elapsed() < limits::BATCH_TIMEOUT
-        {
-            tokio::time::sleep(RETRY_PAUSE).await;
-            continue;
-        }
-        return CopyOutcome::Again(error);
-    }
-}
-
-async fn abort(session: &mut ClientSession) {
-    let aborting = session.abort_transaction();
-    if let Err(error) = within("abort a transaction", Duration::from_secs(2), aborting).await {
-        debug!(error = chain(&error), "a transaction was not aborted");
-    }
-}
-
-/// Ends the transaction that may be open in this session. A user needs no privilege to end their own.
+/// Ends the transaction that may be open in this session.
 pub(crate) async fn end(client: &Client, session: &Document) {
-    let kill = doc! { "killSessions": [session.clone()] };
-    if let Err(error) = ask(&client.database("admin"), "end a transaction", kill).await {
+    if let Err(error) = kill_session(client, session).await {
         // MongoDB ends it later (transactionLifetimeLimitSeconds).
         debug!(error = chain(&error), "failed to end a transaction");
     }
 }
 
 fn again_or_failed(error: StoreError) -> CopyOutcome {
-    if has_label(&error, TRANSIENT_TRANSACTION_ERROR) || !error.is_permanent() {
-        CopyOutcome::Again(error)
-    } else {
-        CopyOutcome::Failed(error)
-    }
-}
-
-fn has_label(error: &StoreError, label: &str) -> bool {
-    matches!(error, StoreError::Driver { source, .. } if source.contains_label(label))
+    if is_retryable(&error) { CopyOutcome::Again(error) } else { CopyOutcome::Failed(error) }
 }
 
 fn unreadable(error: bson::error::Error) -> StoreError {

@@ -1,6 +1,6 @@
 //! A source document → the record, or why it is skipped.
 
-use bson::raw::RawDocument;
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document};
 use postrider_outbox::NewRecord;
 use postrider_outbox::ids::RecordId;
@@ -20,7 +20,7 @@ pub struct CopyCandidate {
     /// Its status as it was read; `None` where the source has no state.
     pub status: Option<Bson>,
     /// The record.
-    pub record: Document,
+    pub record: RawDocumentBuf,
     /// The size of the document in the source.
     pub bytes: usize,
 }
@@ -103,17 +103,15 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         return ReadOutcome::Skip(SkippedDocument { id, reason: SkipReason::Malformed, detail });
     };
     let id = document.get("_id").cloned().unwrap_or(Bson::Null);
-    match examine(mapping, &document, now) {
+    let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
+    match examine(mapping, &document, status.as_ref(), now) {
         Ok(None) => ReadOutcome::Delivered,
-        Ok(Some(record)) => {
-            let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
-            ReadOutcome::Copy(Box::new(CopyCandidate {
-                id,
-                status,
-                record,
-                bytes: raw.as_bytes().len(),
-            }))
-        }
+        Ok(Some(record)) => ReadOutcome::Copy(Box::new(CopyCandidate {
+            id,
+            status,
+            record,
+            bytes: raw.as_bytes().len(),
+        })),
         Err((reason, detail)) => {
             let id = RecordId::from(id).to_string();
             ReadOutcome::Skip(SkippedDocument { id, reason, detail })
@@ -124,11 +122,12 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
 fn examine(
     mapping: &Mapping,
     document: &Document,
+    status: Option<&Bson>,
     now: DateTime,
-) -> Result<Option<Document>, (SkipReason, String)> {
+) -> Result<Option<RawDocumentBuf>, (SkipReason, String)> {
     let meaning = match &mapping.status {
         None => Meaning::Undelivered,
-        Some(status) => meaning(mapping, status, document)?,
+        Some(words) => meaning(mapping, words, status, document)?,
     };
     if let Meaning::Delivered = meaning {
         return Ok(None);
@@ -145,8 +144,9 @@ fn examine(
     }
     let record = record.into_document();
     let record = record.map_err(|refusal| (SkipReason::Malformed, refusal.to_string()))?;
-    let bytes = record.to_vec().map_or(usize::MAX, |bytes| bytes.len());
-    if bytes > MAX_RECORD_BYTES {
+    let record = RawDocumentBuf::try_from(&record);
+    let record = record.map_err(|error| (SkipReason::Malformed, error.to_string()))?;
+    if record.as_bytes().len() > MAX_RECORD_BYTES {
         return Err((SkipReason::Malformed, "the record would be larger than 16 MB".to_owned()));
     }
     Ok(Some(record))
@@ -155,10 +155,10 @@ fn examine(
 fn meaning(
     mapping: &Mapping,
     status: &StatusWords,
+    found: Option<&Bson>,
     document: &Document,
 ) -> Result<Meaning, (SkipReason, String)> {
-    let found = at(document, &status.path);
-    let word = found.as_ref().and_then(status_text);
+    let word = found.and_then(status_text);
     let shown =
         word.clone().unwrap_or_else(|| "absent, or not a text, integer or boolean".to_owned());
     let is = |words: &[String]| word.as_ref().is_some_and(|word| words.contains(word));
@@ -168,7 +168,7 @@ fn meaning(
     if is(&status.delayed) {
         return Ok(Meaning::Delayed);
     }
-    let fits = match &found {
+    let fits = match found {
         Some(Bson::Boolean(_)) => status.mark.parse::<bool>().is_ok(),
         Some(Bson::Int32(_) | Bson::Int64(_)) => status.mark.parse::<i64>().is_ok(),
         _ => true,

@@ -10,7 +10,7 @@ use mongodb::options::ReadConcern;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 use mongodb::{Collection, Database};
 use postrider_store::connect::{ask, primary};
-use postrider_store::{StoreError, limits, within};
+use postrider_store::{StoreError, cluster_time, limits, within};
 
 use crate::bridge::BATCH_PAUSE;
 use crate::mapping::Mapping;
@@ -80,22 +80,11 @@ impl Source {
         Ok(!within(action, limits::BATCH_TIMEOUT, listing).await?.is_empty())
     }
 
-    /// A time of which a snapshot can be read. (The `operationTime` of a reply may be ahead of what a majority has.)
+    /// A time of which a snapshot can be read.
     pub(crate) async fn snapshot_time(&self) -> Result<Timestamp, StoreError> {
-        const ACTION: &str = "read the time of a snapshot";
-        let command = doc! {
-            "find": self.documents.name(),
-            "limit": 1,
-            "singleBatch": true,
-            "projection": { "_id": 1 },
-            "readConcern": { "level": "snapshot" },
-        };
-        let answer = ask(&self.database, ACTION, command).await?;
-        let cursor = answer.get_document("cursor");
-        cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime")).map_err(|_| {
-            let detail = format!("there is no collection {} now", self.documents.namespace());
-            StoreError::Answer { action: ACTION, detail }
-        })
+        let action = "read the time of a snapshot";
+        let read = cluster_time::of_snapshot(&self.database, self.documents.name(), action);
+        Ok(read.await?.at)
     }
 
     /// Opens a scan of what a majority has, in the order of the source's time and `_id`.
@@ -129,14 +118,7 @@ impl Source {
 
     /// Opens the change stream: behind a resume token, or at a time.
     pub(crate) async fn watch(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
-        let watching = self.documents.watch().pipeline(self.changes()).batch_size(BATCH_DOCUMENTS);
-        let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
-        let watching = match from {
-            StreamStart::At(time) => watching.start_at_operation_time(time),
-            StreamStart::Behind(token) => watching.resume_after(token),
-        };
-        let watching = watching.max_await_time(BATCH_PAUSE);
-        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
+        self.open(self.changes(), from, BATCH_PAUSE).await
     }
 
     /// Opens a change stream of the ids alone.
@@ -147,12 +129,23 @@ impl Source {
     ) -> Result<ChangeStream<Document>, StoreError> {
         let mut pipeline = self.changes();
         pipeline.push(doc! { "$project": { "documentKey": 1 } });
-        let documents = self.documents.clone_with_type::<Document>();
-        let watching = documents.watch().pipeline(pipeline).batch_size(BATCH_DOCUMENTS);
+        Ok(self.open(pipeline, StreamStart::At(start), max_await).await?.with_type())
+    }
+
+    async fn open(
+        &self,
+        pipeline: Vec<Document>,
+        from: StreamStart,
+        max_await: Duration,
+    ) -> Result<SourceStream, StoreError> {
+        let watching = self.documents.watch().pipeline(pipeline).batch_size(BATCH_DOCUMENTS);
         let watching = watching.read_concern(ReadConcern::majority()).selection_criteria(primary());
-        let watching = watching.start_at_operation_time(start).max_await_time(max_await);
-        let opening = async { Ok(watching.await?.with_type::<Document>()) };
-        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, opening).await
+        let watching = watching.max_await_time(max_await);
+        let watching = match from {
+            StreamStart::At(time) => watching.start_at_operation_time(time),
+            StreamStart::Behind(token) => watching.resume_after(token),
+        };
+        within("open the change stream of the other outbox", limits::BATCH_TIMEOUT, watching).await
     }
 
     /// The time of the last write of the primary.
@@ -199,14 +192,6 @@ impl Source {
 pub(crate) enum StreamStart {
     At(Timestamp),
     Behind(ResumeToken),
-}
-
-/// The time after this one.
-pub(crate) fn next(time: Timestamp) -> Timestamp {
-    match time.increment.checked_add(1) {
-        Some(increment) => Timestamp { increment, ..time },
-        None => Timestamp { time: time.time.saturating_add(1), increment: 0 },
-    }
 }
 
 /// The first cluster time of a second.

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, Timestamp, doc};
-use mongodb::options::ReturnDocument;
+use mongodb::options::{ReturnDocument, UpdateModifications};
 use mongodb::{ClientSession, Collection};
 use postrider_outbox::collections::{Collections, names};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
@@ -115,9 +115,8 @@ impl BridgeStore {
         epoch: i64,
         token: Option<&Bson>,
     ) -> Result<bool, StoreError> {
-        let update = self.advanced(token);
-        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
-        let updating = self.collection.update_one(ours, update).session(session);
+        let ours = self.of_owner(owner, epoch);
+        let updating = self.collection.update_one(ours, self.advanced(token)).session(session);
         let updated = within("advance the bridge", limits::BATCH_TIMEOUT, updating).await?;
         Ok(updated.matched_count == 1)
     }
@@ -129,11 +128,23 @@ impl BridgeStore {
         epoch: i64,
         token: Option<&Bson>,
     ) -> Result<bool, StoreError> {
-        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
-        let updating = self.collection.update_one(ours, self.advanced(token));
-        let updated =
-            within("renew the lease of the bridge", limits::BATCH_TIMEOUT, updating).await?;
-        Ok(updated.matched_count == 1)
+        self.change(owner, epoch, "renew the lease of the bridge", self.advanced(token)).await
+    }
+
+    /// Changes the document outside of a transaction; `false` if another process copies.
+    async fn change(
+        &self,
+        owner: &str,
+        epoch: i64,
+        action: &'static str,
+        update: impl Into<UpdateModifications>,
+    ) -> Result<bool, StoreError> {
+        let updating = self.collection.update_one(self.of_owner(owner, epoch), update);
+        Ok(within(action, limits::BATCH_TIMEOUT, updating).await?.matched_count == 1)
+    }
+
+    fn of_owner(&self, owner: &str, epoch: i64) -> Document {
+        doc! { "_id": &self.id, "owner": owner, "epoch": epoch }
     }
 
     fn advanced(&self, token: Option<&Bson>) -> Vec<Document> {
@@ -152,10 +163,7 @@ impl BridgeStore {
         epoch: i64,
         start: Timestamp,
     ) -> Result<bool, StoreError> {
-        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
-        let updating = self.collection.update_one(ours, doc! { "$set": { "start": start } });
-        let updated = within("begin the bridge", limits::BATCH_TIMEOUT, updating).await?;
-        Ok(updated.matched_count == 1)
+        self.change(owner, epoch, "begin the bridge", doc! { "$set": { "start": start } }).await
     }
 
     /// Removes the resume token: the next owner scans.
@@ -164,13 +172,8 @@ impl BridgeStore {
         owner: &str,
         epoch: i64,
     ) -> Result<bool, StoreError> {
-        let ours = doc! { "_id": &self.id, "owner": owner, "epoch": epoch };
         let forgotten = doc! { "$unset": { "token": "", "start": "" } };
-        let updating = self.collection.update_one(ours, forgotten);
-        let updated =
-            within("remove the resume token of the bridge", limits::BATCH_TIMEOUT, updating)
-                .await?;
-        Ok(updated.matched_count == 1)
+        self.change(owner, epoch, "remove the resume token of the bridge", forgotten).await
     }
 
     /// Releases the right to copy, so that another process does not wait for the end of the lease. (`session` stays: a

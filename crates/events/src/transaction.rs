@@ -1,17 +1,15 @@
 //! One transaction: the streams of several appends, and their outbox records.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, doc};
 use mongodb::ClientSession;
-use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
-use mongodb::options::ReadConcern;
 use postrider_outbox::collections::{Collections, names};
-use postrider_store::connect::{ask, majority, primary};
 use postrider_store::failpoint;
 use postrider_store::insert::{InsertRefusal, insert};
 use postrider_store::text::chain;
+use postrider_store::transaction::{self, CommitOutcome, abort, is_retryable, kill_session, start};
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 use tracing::{debug, warn};
 
@@ -21,14 +19,10 @@ use crate::names::AggregateName;
 use crate::prepared::{Place, PreparedAppend};
 use crate::records;
 
-/// How long an `abortTransaction` may take. Without success the next transaction of the session, or
-/// [`end`], ends the transaction.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How long ending a transaction is tried.
 const END_TIMEOUT: Duration = limits::BATCH_TIMEOUT;
 
-/// The pause between two tries to commit or to end a transaction.
+/// The pause between two tries to end a transaction.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The pause before the second try, and the longest one; each is shortened at random.
@@ -91,7 +85,11 @@ pub(super) async fn write(
             again_or_failed(error)
         }
         Ok(Some((at, refusal))) => TransactionOutcome::Refused { at, by: refused_by(refusal) },
-        Ok(None) => commit(&mut session).await,
+        Ok(None) => match commit(&mut session).await {
+            CommitOutcome::Committed => TransactionOutcome::Committed,
+            CommitOutcome::Again(error) => TransactionOutcome::Again(error),
+            CommitOutcome::Unknown(error) => TransactionOutcome::Unknown(error),
+        },
     };
     if !matches!(ended, TransactionOutcome::Committed | TransactionOutcome::Refused { .. }) {
         *open_session = Some(session);
@@ -124,16 +122,6 @@ pub(crate) async fn begin(
     let mut session = session(context).await?;
     start(&mut session).await.map_err(driver)?;
     Ok(session)
-}
-
-async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
-    session
-        .start_transaction()
-        .read_concern(ReadConcern::snapshot())
-        .write_concern(majority())
-        .selection_criteria(primary())
-        .max_commit_time(limits::BATCH_TIMEOUT)
-        .await
 }
 
 const ACTION: &str = "append events";
@@ -213,52 +201,13 @@ fn by_name<'a>(appends: &[(&'a PreparedAppend, Place)]) -> Vec<(&'a AggregateNam
 }
 
 /// Commits a transaction of appends, and retries while the outcome is unknown.
-pub(crate) async fn commit(session: &mut ClientSession) -> TransactionOutcome {
+pub(crate) async fn commit(session: &mut ClientSession) -> CommitOutcome {
     failpoint::hit("events::before_commit");
-    let outcome = commit_any(session, "commit an append").await;
-    if matches!(outcome, TransactionOutcome::Committed) {
+    let outcome = transaction::commit(session, "commit an append").await;
+    if matches!(outcome, CommitOutcome::Committed) {
         failpoint::hit("events::after_commit");
     }
     outcome
-}
-
-/// Commits, and retries while the outcome is unknown.
-///
-/// A commit that failed may leave the transaction open on the server: the driver sends no
-/// `abortTransaction` after a `commitTransaction`.
-pub(crate) async fn commit_any(
-    session: &mut ClientSession,
-    action: &'static str,
-) -> TransactionOutcome {
-    let began = Instant::now();
-    loop {
-        let committing = async { session.commit_transaction().await };
-        // Longer than the server's limit, so that its error arrives first.
-        let limit = limits::BATCH_TIMEOUT * 2;
-        let error = match within(action, limit, committing).await {
-            Ok(()) => return TransactionOutcome::Committed,
-            Err(error) => error,
-        };
-        if has_label(&error, UNKNOWN_TRANSACTION_COMMIT_RESULT)
-            && began.elapsed() < limits::BATCH_TIMEOUT
-        {
-            tokio::time::sleep(RETRY_PAUSE).await;
-            continue;
-        }
-        return if has_label(&error, TRANSIENT_TRANSACTION_ERROR) {
-            TransactionOutcome::Again(error)
-        } else {
-            TransactionOutcome::Unknown(error)
-        };
-    }
-}
-
-/// Aborts an open transaction. A dropped session does so too, but the caller would be answered before.
-pub(crate) async fn abort(session: &mut ClientSession) {
-    let aborting = session.abort_transaction();
-    if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
-        debug!(error = chain(&error), "failed to abort a transaction");
-    }
 }
 
 /// Ends the transaction of `open_session` on the server, when no other transaction follows in it.
@@ -275,13 +224,12 @@ pub(crate) async fn end(open_session: &mut Option<ClientSession>) {
 ///
 /// Else no client could write to its aggregates until `transactionLifetimeLimitSeconds`. After
 /// some errors (91, 11600) the driver selects the server again only at its next heartbeat, so this
-/// tries for [`END_TIMEOUT`]. A user needs no privilege to kill a session of their own.
+/// tries for [`END_TIMEOUT`].
 pub(crate) async fn end_transaction(session: &ClientSession) -> bool {
-    let admin = session.client().database("admin");
+    let client = session.client();
     let killing = async {
         loop {
-            let kill = doc! { "killSessions": [session.id().clone()] };
-            let Err(error) = ask(&admin, "end a transaction", kill).await else { return true };
+            let Err(error) = kill_session(&client, session.id()).await else { return true };
             debug!(error = chain(&error), "failed to end a transaction");
             if error.is_permanent() {
                 return false;
@@ -307,19 +255,10 @@ fn again_or_failed(error: StoreError) -> TransactionOutcome {
     }
 }
 
-/// Whether another transaction may succeed after this error.
-pub(crate) fn is_retryable(error: &StoreError) -> bool {
-    has_label(error, TRANSIENT_TRANSACTION_ERROR) || !error.is_permanent()
-}
-
 /// The pause after this many failures.
 pub(crate) fn backoff(failures: u32) -> Duration {
     let longest = (BACKOFF_RANGE.0 * 2_u32.saturating_pow(failures)).min(BACKOFF_RANGE.1);
     longest.mul_f64(rand::random_range(0.0..1.0))
-}
-
-fn has_label(error: &StoreError, label: &str) -> bool {
-    matches!(error, StoreError::Driver { source, .. } if source.contains_label(label))
 }
 
 #[cfg(test)]
@@ -346,15 +285,6 @@ mod tests {
         );
         assert!(matches!(other, RefusedBy::Other(_)));
         assert!(matches!(refused_by(refusal(None)), RefusedBy::Other(_)));
-    }
-
-    #[test]
-    fn only_transient_errors_are_retryable() {
-        let timed_out = StoreError::TimedOut { action: "commit", limit: ABORT_TIMEOUT };
-        let refused = StoreError::Refused { action: "commit", code: 121 };
-
-        assert!(is_retryable(&timed_out));
-        assert!(!is_retryable(&refused));
     }
 
     #[test]

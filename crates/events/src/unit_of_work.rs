@@ -10,6 +10,7 @@ use postrider_outbox::fields::{KEY, PENDING, STATUS};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::wakeup::ScanHint;
 use postrider_store::text::chain;
+use postrider_store::transaction::{CommitOutcome, abort};
 use postrider_store::{DUPLICATE_KEY, StoreError};
 use tracing::{Instrument, warn};
 
@@ -22,7 +23,7 @@ use crate::names::{AggregateKey, AggregateName};
 use crate::prepared::{Place, PreparedAppend};
 use crate::records;
 use crate::state::StreamState;
-use crate::transaction::{self, RefusedBy, TransactionOutcome};
+use crate::transaction::{self, RefusedBy};
 use crate::version_cache::LatestVersion;
 
 /// One run of the work of [`EventStore::unit_of_work`](crate::EventStore::unit_of_work).
@@ -292,21 +293,18 @@ impl UnitOfWork {
             }));
         }
         match transaction::commit(&mut self.session).await {
-            TransactionOutcome::Committed => Ok(()),
-            TransactionOutcome::Unknown(error) => {
+            CommitOutcome::Committed => Ok(()),
+            CommitOutcome::Unknown(error) => {
                 warn!(error = chain(&error), "unknown whether a unit of work was committed");
                 Err(UnitFailure::Refused(AppendError::Unknown(Arc::new(error)).into()))
             }
-            TransactionOutcome::Again(error) | TransactionOutcome::Failed(error) => {
-                Err(UnitFailure::Store(error))
-            }
-            TransactionOutcome::Refused { .. } => Err(UnitFailure::Guarded),
+            CommitOutcome::Again(error) => Err(UnitFailure::Store(error)),
         }
     }
 
     /// Aborts the transaction.
     pub(super) async fn abort(&mut self) {
-        transaction::abort(&mut self.session).await;
+        abort(&mut self.session).await;
     }
 
     /// The session, for another transaction.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use mongodb::ClientSession;
 use mongodb::error::TRANSIENT_TRANSACTION_ERROR;
 use postrider_store::StoreError;
+use postrider_store::transaction::is_retryable;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tracing::debug_span;
 
@@ -14,7 +15,7 @@ use crate::context::CollectionKind;
 use crate::error::{AppendError, UnitError};
 use crate::names::AggregateName;
 use crate::store::{EventStore, log_answer};
-use crate::transaction::{backoff, begin, end, is_retryable};
+use crate::transaction::{backoff, begin, end};
 use crate::unit_of_work::{Interruption, PriorUnit, UnitFailure, UnitOfWork};
 
 /// How long a unit is retried while MongoDB fails, or other appends win.

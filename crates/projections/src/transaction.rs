@@ -1,16 +1,11 @@
 //! The transaction of a batch: the checkpoint, and what the projector writes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::doc;
-use mongodb::error::{
-    Error as DriverError, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
-};
-use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Collection};
-use postrider_store::connect::{majority, primary};
+use postrider_store::transaction::{self, CommitOutcome};
 use postrider_store::{StoreError, failpoint, limits, within};
-use tracing::debug;
 
 use crate::appends::Batch;
 use crate::checkpoint::fields::{FAILURE, FEED, POSITION, UPDATED_AT};
@@ -22,12 +17,6 @@ use crate::projector::{GenerationWriter, Projector};
 /// How long the projector may take for a batch: MongoDB ends a transaction then
 /// (`transactionLifetimeLimitSeconds`).
 const WORK_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long an `abortTransaction` may take. The next transaction of the session ends an open one too.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The pause between two tries to commit.
-const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 
 const ACTION: &str = "apply events";
 
@@ -68,23 +57,14 @@ pub(crate) async fn apply<P: Projector>(
     match ended {
         None => commit(session).await,
         Some(outcome) => {
-            let aborting = session.abort_transaction();
-            if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
-                debug!(%error, "failed to abort a transaction");
-            }
+            transaction::abort(session).await;
             outcome
         }
     }
 }
 
 async fn begin(session: &mut ClientSession) -> Result<(), StoreError> {
-    let beginning = session
-        .start_transaction()
-        .read_concern(ReadConcern::snapshot())
-        .write_concern(majority())
-        .selection_criteria(primary())
-        .max_commit_time(limits::BATCH_TIMEOUT);
-    within(ACTION, limits::BATCH_TIMEOUT, beginning.into_future()).await
+    within(ACTION, limits::BATCH_TIMEOUT, transaction::start(session)).await
 }
 
 /// Moves the checkpoint from the value that was read; whether it still had that value.
@@ -131,36 +111,14 @@ async fn fill<P: Projector>(
     None
 }
 
-/// Commits, and retries while the outcome is unknown.
 async fn commit(session: &mut ClientSession) -> BatchOutcome {
     failpoint::hit("projections::before_commit");
-    let began = Instant::now();
-    loop {
-        let committing = async { session.commit_transaction().await };
-        // Longer than the server's limit, so that its error arrives first.
-        let error = match within("commit events", limits::BATCH_TIMEOUT * 2, committing).await {
-            Ok(()) => {
-                failpoint::hit("projections::after_commit");
-                return BatchOutcome::Committed;
-            }
-            Err(error) => error,
-        };
-        let has_label = |label| driver(&error).is_some_and(|error| error.contains_label(label));
-        if has_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) && began.elapsed() < limits::BATCH_TIMEOUT {
-            tokio::time::sleep(COMMIT_PAUSE).await;
-            continue;
+    match transaction::commit(session, "commit events").await {
+        CommitOutcome::Committed => {
+            failpoint::hit("projections::after_commit");
+            BatchOutcome::Committed
         }
-        return if has_label(TRANSIENT_TRANSACTION_ERROR) {
-            BatchOutcome::Again(error)
-        } else {
-            BatchOutcome::Unknown(error)
-        };
-    }
-}
-
-fn driver(error: &StoreError) -> Option<&DriverError> {
-    match error {
-        StoreError::Driver { source, .. } => Some(source),
-        _ => None,
+        CommitOutcome::Again(error) => BatchOutcome::Again(error),
+        CommitOutcome::Unknown(error) => BatchOutcome::Unknown(error),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod boot_instant;
 pub mod clock;
+pub mod cluster_time;
 pub mod codes;
 pub mod config;
 pub mod connect;
@@ -16,6 +17,7 @@ pub mod outage_log;
 pub mod read;
 pub mod schema;
 pub mod text;
+pub mod transaction;
 pub mod write;
 
 pub use clock::ServerClock;

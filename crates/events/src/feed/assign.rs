@@ -3,6 +3,7 @@
 use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
 use bson::{Bson, Document, rawdoc};
 use mongodb::ClientSession;
+use postrider_store::transaction::{CommitOutcome, abort, commit, is_retryable};
 use postrider_store::{StoreError, failpoint, limits, within};
 
 use crate::commits::CommittedAppend;
@@ -10,7 +11,7 @@ use crate::context::{CollectionKind, Context};
 use crate::feed::state::{FeedState, StateStore};
 use crate::integer::integral;
 use crate::names::AggregateName;
-use crate::transaction::{TransactionOutcome, abort, begin, commit_any, is_retryable};
+use crate::transaction::begin;
 
 const ACTION: &str = "assign positions";
 
@@ -51,17 +52,13 @@ pub(super) async fn assign(
     let outcome = match filled {
         Ok(Filled::All(head)) => {
             failpoint::hit("feed::before_commit");
-            match commit_any(&mut session, ACTION).await {
-                TransactionOutcome::Committed => {
+            match commit(&mut session, ACTION).await {
+                CommitOutcome::Committed => {
                     failpoint::hit("feed::after_commit");
                     Assigned::All(head)
                 }
-                TransactionOutcome::Again(error) | TransactionOutcome::Failed(error) => {
-                    Assigned::Again(error)
-                }
-                TransactionOutcome::Unknown(error) => Assigned::Unknown(error),
-                // A commit refuses no append.
-                TransactionOutcome::Refused { .. } => Assigned::StreamsChanged,
+                CommitOutcome::Again(error) => Assigned::Again(error),
+                CommitOutcome::Unknown(error) => Assigned::Unknown(error),
             }
         }
         Ok(Filled::StateChanged) => {

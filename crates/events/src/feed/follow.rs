@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use bson::raw::RawDocument;
-use bson::{Bson, Timestamp, doc};
+use bson::{Bson, doc};
 use futures_util::StreamExt;
 use mongodb::Database;
 use mongodb::raw_batch_cursor::RawBatchCursor;
-use postrider_store::connect::{ask, primary};
+use postrider_store::connect::primary;
 use postrider_store::text::chain;
-use postrider_store::{StoreError, limits, within};
+use postrider_store::{StoreError, cluster_time, limits, within};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
@@ -125,19 +125,8 @@ async fn follow_once(
 
 /// Opens the stream at the time of a snapshot: it shows every append that a later read may not show.
 async fn open(database: &Database) -> Result<RawBatchCursor, StoreError> {
-    // (The `operationTime` of an answer may be ahead of what a majority has.)
-    let command = doc! {
-        "find": COLLECTION,
-        "limit": 1,
-        "singleBatch": true,
-        "readConcern": { "level": "snapshot" },
-    };
-    let answer = ask(database, ACTION, command).await?;
-    let cursor = answer.get_document("cursor");
-    let from = cursor
-        .and_then(|cursor| cursor.get_timestamp("atClusterTime"))
-        .map_err(|error| StoreError::Answer { action: ACTION, detail: error.to_string() })?;
-    let stream = doc! { "startAtOperationTime": Bson::Timestamp(next(from)) };
+    let from = cluster_time::of_snapshot(database, COLLECTION, ACTION).await?.at;
+    let stream = doc! { "startAtOperationTime": Bson::Timestamp(cluster_time::next(from)) };
     let pipeline = vec![
         doc! { "$changeStream": stream },
         doc! { "$match": {
@@ -159,14 +148,6 @@ async fn open(database: &Database) -> Result<RawBatchCursor, StoreError> {
         .batch_size(BATCH_SIZE)
         .batch();
     within(ACTION, limits::BATCH_TIMEOUT, opening).await
-}
-
-/// The time after this one: a stream that starts at its last event fails if that is too large.
-fn next(time: Timestamp) -> Timestamp {
-    match time.increment.checked_add(1) {
-        Some(increment) => Timestamp { increment, ..time },
-        None => Timestamp { time: time.time.saturating_add(1), increment: 0 },
-    }
 }
 
 /// The append of an event, and its aggregate name. An invalid one is left to the scans, which count it.

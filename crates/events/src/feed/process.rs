@@ -1,10 +1,10 @@
 //! One of the processes that can assign positions.
 
-use bson::{Document, doc};
+use bson::Document;
 use mongodb::ClientSession;
 use postrider_store::StoreError;
-use postrider_store::connect::ask;
 use postrider_store::text::chain;
+use postrider_store::transaction::kill_session;
 use tokio::sync::watch;
 use tracing::debug;
 use uuid::Uuid;
@@ -53,9 +53,7 @@ impl Process {
         kept: &mut Option<ClientSession>,
     ) -> Result<Option<FeedState>, StoreError> {
         if let Some(silent) = self.store.silent_session(&self.owner).await? {
-            let admin = self.context.client().database("admin");
-            let kill = doc! { "killSessions": [silent] };
-            if let Err(error) = ask(&admin, "end the transaction of a former owner", kill).await {
+            if let Err(error) = kill_session(self.context.client(), &silent).await {
                 debug!(error = chain(&error), "failed to end the transaction of a former owner");
             }
         }

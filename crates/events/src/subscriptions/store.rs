@@ -6,8 +6,8 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReturnDocument;
 use mongodb::{ClientSession, Collection};
-use postrider_store::connect::ask;
 use postrider_store::text::chain;
+use postrider_store::transaction::kill_session;
 use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
 use tracing::debug;
 
@@ -160,12 +160,10 @@ impl SubscriptionStore {
     }
 
     /// Ends the session of an owner whose lease has ended, and with it a transaction that is still open.
-    /// A user needs no privilege to kill a session of their own.
     pub(super) async fn end_session_of(&self, found: &Subscription) {
         let Some(session) = &found.session else { return };
-        let kill = doc! { "killSessions": [{ "id": session.clone() }] };
-        let admin = self.context.client().database("admin");
-        if let Err(error) = ask(&admin, "end the session of an earlier owner", kill).await {
+        let session = doc! { "id": session.clone() };
+        if let Err(error) = kill_session(self.context.client(), &session).await {
             // MongoDB ends the transaction later (transactionLifetimeLimitSeconds).
             debug!(error = chain(&error), "failed to end the session of an earlier owner");
         }

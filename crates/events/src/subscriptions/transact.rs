@@ -1,12 +1,11 @@
 //! Transactions of a few statements, repeated while a retry may succeed.
 
 use mongodb::ClientSession;
+use postrider_store::transaction::{CommitOutcome, abort, commit, is_retryable};
 
 use crate::context::Context;
 use crate::subscriptions::error::SubscriptionError;
-use crate::transaction::{
-    TransactionOutcome, abort, backoff, begin, commit_any, end_transaction, is_retryable,
-};
+use crate::transaction::{backoff, begin, end_transaction};
 
 /// The most tries.
 const MAX_TRIES: u32 = 10;
@@ -39,16 +38,13 @@ pub(super) async fn transact<S: Statements>(
     loop {
         let mut session = begin(context, open_session).await?;
         let (error, is_final) = match statements.run(&mut session).await {
-            Ok(done) => match commit_any(&mut session, action).await {
-                // (A commit refuses nothing.)
-                TransactionOutcome::Committed | TransactionOutcome::Refused { .. } => {
+            Ok(done) => match commit(&mut session, action).await {
+                CommitOutcome::Committed => {
                     *open_session = Some(session);
                     return Ok(done);
                 }
-                TransactionOutcome::Again(error) => (error, false),
-                TransactionOutcome::Failed(error) | TransactionOutcome::Unknown(error) => {
-                    (error, true)
-                }
+                CommitOutcome::Again(error) => (error, false),
+                CommitOutcome::Unknown(error) => (error, true),
             },
             Err(SubscriptionError::Store(error)) => {
                 abort(&mut session).await;

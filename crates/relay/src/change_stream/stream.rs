@@ -17,7 +17,7 @@ use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{Placement, Record, Unfit};
 use postrider_outbox::wakeup::StreamEvent;
 use postrider_store::connect::primary;
-use postrider_store::{StoreError, limits, within};
+use postrider_store::{StoreError, cluster_time, limits, within};
 
 /// How long the server waits for an event before it replies with an empty batch.
 const MAX_AWAIT: Duration = Duration::from_secs(5);
@@ -96,27 +96,15 @@ impl ChangeStream {
     }
 }
 
-/// Reads a cluster time up to which every later snapshot is complete: the time of a snapshot read. (The
-/// `operationTime` of a reply may be ahead of it.)
+/// Reads a cluster time up to which every later snapshot is complete.
 async fn snapshot_time(collections: &Collections) -> Result<Timestamp, StoreError> {
     const ACTION: &str = "read the start time of the change stream";
-    let command = doc! {
-        "find": collections.name(names::RECORDS),
-        "filter": {},
-        "projection": { ID: 1 },
-        "limit": 1,
-        "singleBatch": true,
-        "readConcern": { "level": "snapshot" },
-    };
-    let asking = collections.database().run_command(command).selection_criteria(primary());
-    let answer = within(ACTION, limits::BATCH_TIMEOUT, asking.into_future()).await?;
-    let cursor = answer.get_document("cursor").ok();
-    let moment = cursor.and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
-    let wrong = |detail: &str| StoreError::Answer { action: ACTION, detail: detail.to_owned() };
-    let moment = moment.ok_or_else(|| wrong("the collection does not exist"))?;
-    let time =
-        answer.get_document("$clusterTime").and_then(|time| time.get_timestamp("clusterTime"));
-    if lags(Some(moment), time.ok()) { Err(wrong(LAG_DETAIL)) } else { Ok(moment) }
+    let records = collections.name(names::RECORDS);
+    let read = cluster_time::of_snapshot(collections.database(), &records, ACTION).await?;
+    if lags(Some(read.at), read.cluster) {
+        return Err(StoreError::Answer { action: ACTION, detail: LAG_DETAIL.to_owned() });
+    }
+    Ok(read.at)
 }
 
 const LAG_DETAIL: &str = "the majority commit point is far behind the cluster time";
@@ -146,7 +134,7 @@ fn pipeline(after: Timestamp, max_bytes: i32) -> Vec<Document> {
     any.extend(PLACEMENT_FIELDS.map(|name| doc! { changed(name): { "$exists": true } }));
     let updated = doc! { "operationType": "update", "$or": any };
     vec![
-        doc! { "$changeStream": { "startAtOperationTime": Bson::Timestamp(next(after)) } },
+        doc! { "$changeStream": { "startAtOperationTime": Bson::Timestamp(cluster_time::next(after)) } },
         doc! { "$match": { "$or": [inserted, updated] } },
         doc! { "$project": {
             "operationType": 1,
@@ -160,13 +148,6 @@ fn pipeline(after: Timestamp, max_bytes: i32) -> Vec<Document> {
             IS_SMALL: is_small,
         } },
     ]
-}
-
-fn next(moment: Timestamp) -> Timestamp {
-    match moment.increment.checked_add(1) {
-        Some(increment) => Timestamp { increment, ..moment },
-        None => Timestamp { time: moment.time.saturating_add(1), increment: 0 },
-    }
 }
 
 /// The fields that decide the order of records. An operator, or a relay that corrects a record, may change
@@ -347,13 +328,5 @@ mod tests {
         assert!(lags(at(100), at(116)));
         assert!(!lags(at(116), at(100)));
         assert!(!lags(None, at(116)) && !lags(at(100), None));
-    }
-
-    #[test]
-    fn next_time_after_the_last_of_a_second_is_the_next_second() {
-        let moment = |time, increment| Timestamp { time, increment };
-
-        assert_eq!(next(moment(5, 1)), moment(5, 2));
-        assert_eq!(next(moment(5, u32::MAX)), moment(6, 0));
     }
 }
