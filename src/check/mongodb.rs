@@ -41,7 +41,7 @@ pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
     let admin = client.database("admin");
     let collections = Collections::new(client.clone(), &plan.database, &plan.prefix);
     let (version, deployment, (schema, privileges), append, feed) = join5(
-        bounded("mongodb version", version::probe(&admin)),
+        bounded(version::NAME, version::probe(&admin)),
         deployment(plan, &topology, &admin, &collections),
         schema_and_privileges(plan, &admin, &collections),
         append_path(plan, &client, &admin),
@@ -125,8 +125,7 @@ async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
 
 /// These findings, with all others skipped that need a server.
 fn with_skipped(plan: &Resolved, mut findings: Vec<Finding>) -> Vec<Finding> {
-    let relay =
-        ["mongodb version", replica_set::NAME, clocks::NAME, schema::NAME, privileges::NAME];
+    let relay = [version::NAME, replica_set::NAME, clocks::NAME, schema::NAME, privileges::NAME];
     let append = [privileges::APPEND, context::NAME];
     let feed = [privileges::FEED, feed::NAME];
     let append = append.into_iter().filter(|_| plan.events_enabled);

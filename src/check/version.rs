@@ -7,7 +7,7 @@ use crate::check::finding::Finding;
 use crate::store::StoreError;
 use crate::store::connect::ask;
 
-const NAME: &str = "mongodb version";
+pub(super) const NAME: &str = "mongodb version";
 
 /// The oldest version: it introduced `readConcern: snapshot` outside of transactions. All other features
 /// (`hello`, pipelines in updates, `$$NOW`) are older.

@@ -7,7 +7,7 @@ use postrider::schema::roles::{ADOPT, SOURCE_ACTIONS};
 
 use crate::presets::namastack;
 use crate::support::outbox::{TestOutbox, eventually};
-use crate::support::process::{Postrider, Signal, command};
+use crate::support::process::{Postrider, Signal};
 use crate::support::roles;
 use crate::util::TestSource;
 
@@ -15,14 +15,8 @@ async fn source() -> TestSource {
     TestSource::new("namastack", &["adopt.handler=orders"]).await
 }
 
-fn start(test: &TestSource, failpoints: Option<&str>) -> Postrider {
-    let arguments = test.arguments(&[]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut command = command(&arguments);
-    if let Some(failpoints) = failpoints {
-        command.env("FAILPOINTS", failpoints);
-    }
-    Postrider::of(command)
+fn start(test: &TestSource, fail_points: Option<&str>) -> Postrider {
+    test.start(&[], fail_points.unwrap_or_default())
 }
 
 async fn until_copied(test: &TestSource, count: usize) {
@@ -149,10 +143,7 @@ async fn documents_without_a_status_are_continued_from_the_stored_token() {
             "_id": id, "aggregatetype": "Order", "aggregateid": "o", "type": "T", "payload": "{}",
         }
     };
-    let run = |more: &[&str]| {
-        let arguments = test.arguments(&[&["--old-relay-stopped"], more].concat());
-        Postrider::of(command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
-    };
+    let run = |more: &[&str]| test.start(&[&["--old-relay-stopped"], more].concat(), "");
     test.insert(vec![document(1)]).await;
     let mut unplaced = run(&[]);
     let ended = unplaced.until_ended(Duration::from_secs(30)).await;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::presets::namastack;
 use crate::support::outbox::{TestOutbox, eventually};
-use crate::support::process::{Postrider, Signal, command};
+use crate::support::process::{Postrider, Signal};
 use crate::support::replica_set::ReplicaSet;
 use crate::util::TestSource;
 
@@ -34,11 +34,7 @@ impl History {
     /// Begins to write after a bridge has opened its change stream: all that counts is in there.
     async fn begin(members: usize) -> (Self, Postrider) {
         let set = ReplicaSet::of(members).await;
-        for member in 0..members {
-            // Transactions of dead clients end soon: by default after a minute.
-            let soon = doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 2 };
-            set.direct(member).database("admin").run_command(soon).await.unwrap();
-        }
+        set.end_transactions_soon().await;
         let outbox = TestOutbox::at(&set.uri()).await;
         let more = ["adopt.handler=orders".to_owned(), format!("mongo.uri={}", set.uri())];
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
@@ -57,11 +53,7 @@ impl History {
     }
 
     fn start(&self, fail_points: &str) -> Postrider {
-        let arguments = self.source.arguments(&[]);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut command = command(&arguments);
-        command.env("FAILPOINTS", fail_points);
-        Postrider::of(command)
+        self.source.start(&[], fail_points)
     }
 
     /// Ends the faults; compares the records with the documents.

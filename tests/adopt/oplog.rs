@@ -7,14 +7,8 @@ use mongodb::Client;
 
 use crate::presets::namastack;
 use crate::support::outbox::{TestOutbox, eventually};
-use crate::support::process::{Postrider, command};
 use crate::support::replica_set::ReplicaSet;
 use crate::util::TestSource;
-
-fn start(test: &TestSource, more: &[&str]) -> Postrider {
-    let arguments = test.arguments(more);
-    Postrider::of(command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
-}
 
 fn debezium(id: i64) -> Document {
     doc! { "_id": id, "aggregatetype": "Order", "aggregateid": "o", "type": "T", "payload": "{}" }
@@ -61,7 +55,7 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
     test.insert(vec![debezium(2), debezium(3)]).await;
     test.documents().delete_many(doc! {}).await.unwrap();
 
-    let mut bridge = start(&test, &["--old-relay-stopped", "--from", &from]);
+    let mut bridge = test.start(&["--old-relay-stopped", "--from", &from], "");
     eventually("the copies", async || test.records().await.len() == 2).await;
     bridge.stop().await;
 
@@ -72,13 +66,13 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
 async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
     let (set, test) = own_set("namastack", &["adopt.handler=orders"]).await;
     test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
-    let mut bridge = start(&test, &[]);
+    let mut bridge = test.start(&[], "");
     bridge.until_logged("receiving changes of the other outbox").await;
     bridge.stop().await;
     test.insert(vec![namastack("c", "k", "NEW", 3), namastack("b", "k", "NEW", 2)]).await;
     overwrite_oplog(set.direct(0)).await;
 
-    let mut bridge = start(&test, &[]);
+    let mut bridge = test.start(&[], "");
     eventually("the copies", async || test.records().await.len() == 3).await;
     let series = r#"postrider_adopt_scans_total{reason="lost_stream"}"#;
     bridge.until_metric(series, |value| value >= 1.0).await;
@@ -96,20 +90,20 @@ async fn overwritten_oplog_ends_the_bridge_of_documents_without_a_status() {
     let (set, test) = own_set("debezium", &[]).await;
     test.insert(vec![debezium(1)]).await;
     let from_now = ["--old-relay-stopped", "--from", "now"];
-    let mut bridge = start(&test, &from_now);
+    let mut bridge = test.start(&from_now, "");
     bridge.until_logged("receiving changes of the other outbox").await;
     bridge.stop().await;
     test.insert(vec![debezium(2)]).await;
     overwrite_oplog(set.direct(0)).await;
 
     // The same arguments do not start again without a word.
-    let mut bridge = start(&test, &from_now);
+    let mut bridge = test.start(&from_now, "");
     let ended = bridge.until_ended(Duration::from_secs(30)).await;
     assert!(ended.code == Some(1) && ended.stderr.contains("cannot be resumed"), "{ended}");
     assert!(ended.stderr.contains("--restart"), "{ended}");
     assert_eq!(test.records().await.len(), 0);
 
-    let mut bridge = start(&test, &["--old-relay-stopped", "--restart", "--from", "1"]);
+    let mut bridge = test.start(&["--old-relay-stopped", "--restart", "--from", "1"], "");
     eventually("the copy", async || test.records().await.len() == 1).await;
     bridge.stop().await;
     assert_eq!(test.ids().await, [Bson::from(2_i64)]);

@@ -6,7 +6,7 @@ use mongodb::Collection;
 
 use crate::support::environment::unique;
 use crate::support::outbox::TestOutbox;
-use crate::support::process::{Ended, call_with};
+use crate::support::process::{Ended, Postrider, call_with, command};
 use crate::support::queue::mongo_settings;
 
 /// An outbox, and a collection of another one in the same database.
@@ -46,7 +46,7 @@ impl TestSource {
     }
 
     /// The arguments of a bridge that runs on.
-    pub fn arguments(&self, more: &[&str]) -> Vec<String> {
+    fn arguments(&self, more: &[&str]) -> Vec<String> {
         let mut arguments: Vec<String> = ["adopt", "--preset", self.preset, "--output", "json"]
             .iter()
             .chain(more)
@@ -56,6 +56,14 @@ impl TestSource {
             arguments.extend(["--set".to_owned(), setting]);
         }
         arguments
+    }
+
+    /// Starts a bridge that runs on, with these fail points.
+    pub fn start(&self, more: &[&str], fail_points: &str) -> Postrider {
+        let arguments = self.arguments(more);
+        let mut command = command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("FAILPOINTS", fail_points);
+        Postrider::of(command)
     }
 
     pub async fn adopt(&self, more: &[&str]) -> Ended {

@@ -38,11 +38,7 @@ struct History {
 impl History {
     async fn begin(members: usize) -> Self {
         let set = ReplicaSet::of(members).await;
-        for member in 0..members {
-            // Transactions of dead clients end soon: by default after a minute.
-            let soon = doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 2 };
-            set.direct(member).database("admin").run_command(soon).await.unwrap();
-        }
+        set.end_transactions_soon().await;
         let world = World::on(TestOutbox::at(&set.uri()).await);
         world.append("order", "first", &["A"]).await;
         let mut history = Self {

@@ -233,6 +233,14 @@ impl ReplicaSet {
         self.members[member].frozen = false;
     }
 
+    /// Lets transactions of dead clients end soon: by default they do after a minute.
+    pub async fn end_transactions_soon(&self) {
+        for member in &self.members {
+            let soon = doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 2 };
+            member.direct.database("admin").run_command(soon).await.unwrap();
+        }
+    }
+
     /// Loses what the primary writes for this long, and no majority has: among it a document in `database`.
     pub async fn roll_back(&mut self, database: &str, lasts: Duration) {
         let primary = self.primary().await;

@@ -50,6 +50,16 @@ async fn message_has_its_effect_once_when_its_offset_is_lost() {
     postrider.stop().await;
 }
 
+/// The environment of a consumer that has a name in its group.
+fn member<'a>(brokers: &'a str, topic: &'a Topic) -> [(&'static str, &'a str); 4] {
+    [
+        ("KAFKA_BROKERS", brokers),
+        ("TOPIC", &topic.name),
+        ("GROUP", &topic.name),
+        ("INSTANCE", "one"),
+    ]
+}
+
 /// The process ends while it applies the message: here it waits for a lock then, and is killed.
 #[fixture::test]
 async fn message_that_ends_the_process_goes_to_the_dead_topic() {
@@ -57,12 +67,7 @@ async fn message_that_ends_the_process_goes_to_the_dead_topic() {
     let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
     let dead = dead.deleted_when_dropped();
     let brokers = brokers();
-    let environment = [
-        ("KAFKA_BROKERS", &*brokers),
-        ("TOPIC", &topic.name),
-        ("GROUP", &topic.name),
-        ("INSTANCE", "one"),
-    ];
+    let environment = member(&brokers, &topic);
     let mut postrider = Postrider::start(&settings(&test, &topic));
     enqueue(&test, &["a"], 0, 1).await;
     test.until_count(doc! { "status": "done" }, 1).await;
@@ -101,12 +106,7 @@ async fn message_that_ends_the_process_goes_to_the_dead_topic() {
 async fn message_has_its_effect_when_killed_in_its_transaction() {
     let (test, topic) = (TestOutbox::new().await, Topic::new(1).await);
     let brokers = brokers();
-    let environment = [
-        ("KAFKA_BROKERS", &*brokers),
-        ("TOPIC", &topic.name),
-        ("GROUP", &topic.name),
-        ("INSTANCE", "one"),
-    ];
+    let environment = member(&brokers, &topic);
     let mut postrider = Postrider::start(&settings(&test, &topic));
     enqueue(&test, &["held"], 0, 1).await;
 
