@@ -128,7 +128,7 @@ impl Client {
                         break;
                     }
                     Some((409, answer)) => {
-                        versions[which] = number(&answer, "actual");
+                        versions[which] = number(&answer, "actualVersion");
                         break;
                     }
                     _ => tokio::time::sleep(APPEND_PAUSE).await,

@@ -34,7 +34,9 @@ async fn append_is_refused_at_an_unexpected_version() {
     for stale in [1, 3, 5, 9] {
         assert_eq!(
             refused(append("e", Expected::Exact(stale)).await),
-            format!("expected version {stale}, but the aggregate is at version 4")
+            format!(
+                "version conflict: expected version {stale}, but the aggregate is at version 4"
+            )
         );
     }
     assert_eq!(versions(&test.store, "1").await, [1, 2, 3, 4]);
