@@ -269,24 +269,20 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
 
 /// The payload of the record, and whether it is a text with JSON.
 fn payload_of(form: PayloadForm, payload: Bson) -> Result<(Bson, bool), String> {
-    let wrong =
-        |error: &dyn std::fmt::Display| format!("the payload cannot be read as JSON: {error}");
     match (form, payload) {
         (PayloadForm::Bson, payload) => Ok((payload, false)),
         // (Digits, and the order of names, stay as they are written.)
         (PayloadForm::Json, Bson::String(text)) => {
             match serde_json::from_str::<&serde_json::value::RawValue>(&text) {
                 Ok(_) => Ok((text.into(), true)),
-                Err(error) => Err(wrong(&error)),
+                Err(error) => Err(not_json("the payload", &error)),
             }
         }
         (PayloadForm::Json, payload) => {
             Ok((payload.into_relaxed_extjson().to_string().into(), true))
         }
         (PayloadForm::ExtendedJson, Bson::String(text)) => {
-            let value: serde_json::Value =
-                serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-            Ok((Bson::try_from(value).map_err(|error| wrong(&error))?, false))
+            Ok((extended_json(&text, "the payload")?, false))
         }
         (PayloadForm::ExtendedJson, _) => Err("the payload is not a text".to_owned()),
         (PayloadForm::Canonical, payload @ Bson::Document(_)) => {
@@ -316,16 +312,21 @@ fn plain(value: Bson) -> serde_json::Value {
 
 fn headers_of(headers: Bson) -> Result<Document, String> {
     let headers = match headers {
-        Bson::String(text) => {
-            let value: serde_json::Value = serde_json::from_str(&text)
-                .map_err(|error| format!("the headers cannot be read as JSON: {error}"))?;
-            Bson::try_from(value)
-                .map_err(|error| format!("the headers cannot be read as JSON: {error}"))?
-        }
+        Bson::String(text) => extended_json(&text, "the headers")?,
         other => other,
     };
     match headers {
         Bson::Document(headers) => Ok(headers),
         _ => Err("the headers are not a document".to_owned()),
     }
+}
+
+fn extended_json(text: &str, what: &str) -> Result<Bson, String> {
+    let value: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| not_json(what, &error))?;
+    Bson::try_from(value).map_err(|error| not_json(what, &error))
+}
+
+fn not_json(what: &str, error: &dyn std::fmt::Display) -> String {
+    format!("{what} cannot be read as JSON: {error}")
 }
