@@ -1,6 +1,6 @@
 //! What the bridge refuses.
 
-use bson::{DateTime, doc};
+use bson::{Bson, DateTime, doc};
 
 use crate::presets::namastack;
 use crate::util::TestSource;
@@ -81,4 +81,33 @@ async fn faults_of_a_mapping_are_named_by_their_keys() {
     ] {
         assert!(refused.stderr.contains(&format!("error: adopt.{key}")), "{key}: {refused}");
     }
+}
+
+/// A mark of another type would not be one of the source's words, and the old relay would send the document again.
+#[fixture::test]
+async fn document_whose_status_the_mark_does_not_fit_is_skipped() {
+    let more = [
+        "adopt.fields.key=k",
+        "adopt.fields.type==T",
+        "adopt.fields.payload=p",
+        "adopt.fields.status=s",
+        "adopt.fields.due=at",
+        r#"adopt.fields.undelivered=["false"]"#,
+        r#"adopt.fields.delayed=["5"]"#,
+        r#"adopt.fields.delivered=["Done"]"#,
+    ];
+    let test = TestSource::new("fields", &more).await;
+    let at = DateTime::now();
+    test.insert(vec![
+        doc! { "_id": 1, "k": "k", "p": 1, "s": false },
+        doc! { "_id": 2, "k": "k", "p": 1, "s": 5, "at": at },
+        doc! { "_id": 3, "k": "k", "p": 1, "s": "5", "at": at },
+    ])
+    .await;
+
+    let report = test.once().await;
+
+    assert_eq!(report["skipped"], serde_json::json!({ "malformed": 2 }), "{report:#}");
+    assert_eq!(test.ids().await, [Bson::from(3_i64)]);
+    assert_eq!(test.source(2).await.get_i32("s").unwrap(), 5);
 }

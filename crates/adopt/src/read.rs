@@ -132,6 +132,9 @@ fn examine(
     if let Meaning::Delivered = meaning {
         return Ok(None);
     }
+    if let Some(words) = &mapping.status {
+        check_mark(words, status)?;
+    }
     let mut record = record(mapping, document).map_err(|detail| (SkipReason::Malformed, detail))?;
     if let Meaning::Delayed = meaning
         && let Some(path) = mapping.status.as_ref().and_then(|status| status.due.as_ref())
@@ -168,16 +171,6 @@ fn meaning(
     if is(&status.delayed) {
         return Ok(Meaning::Delayed);
     }
-    let fits = match found {
-        Some(Bson::Boolean(_)) => status.mark.parse::<bool>().is_ok(),
-        Some(Bson::Int32(_) | Bson::Int64(_)) => status.mark.parse::<i64>().is_ok(),
-        _ => true,
-    };
-    if !fits {
-        let detail =
-            format!("{} = {shown} is not of the type of the mark {}", status.path, status.mark);
-        return Err((SkipReason::Malformed, detail));
-    }
     if is(&status.undelivered) {
         return Ok(Meaning::Undelivered);
     }
@@ -193,6 +186,21 @@ fn meaning(
         };
     }
     Err((SkipReason::UnknownStatus, format!("{} = {shown}", status.path)))
+}
+
+/// Refuses a document whose status is of another type than the mark: the mark would not be one of the source's words.
+fn check_mark(words: &StatusWords, found: Option<&Bson>) -> Result<(), (SkipReason, String)> {
+    let fits = match found {
+        Some(Bson::Boolean(_)) => words.mark.parse::<bool>().is_ok(),
+        Some(Bson::Int32(_) | Bson::Int64(_)) => words.mark.parse::<i64>().is_ok(),
+        _ => true,
+    };
+    if fits {
+        return Ok(());
+    }
+    let shown = found.and_then(status_text).unwrap_or_default();
+    let detail = format!("{} = {shown} is not of the type of the mark {}", words.path, words.mark);
+    Err((SkipReason::Malformed, detail))
 }
 
 fn status_text(value: &Bson) -> Option<String> {
