@@ -24,15 +24,12 @@ use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
 use crate::report::{AdoptError, AdoptReport};
 use crate::source::{
-    self, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
+    self, BATCH_PAUSE, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
 };
 use crate::state::{BridgeStore, LEASE};
 
 /// The pause of a process that may not copy, until it asks again.
 const STANDBY_PAUSE: Duration = Duration::from_secs(2);
-
-/// The longest time in which a batch is collected from the change stream.
-pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(100);
 
 /// The pause after an error.
 pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(500);

@@ -12,8 +12,10 @@ use mongodb::{Collection, Database};
 use postrider_store::connect::{ask, primary};
 use postrider_store::{StoreError, cluster_time, limits, within};
 
-use crate::bridge::BATCH_PAUSE;
 use crate::mapping::Mapping;
+
+/// The longest time in which a batch is collected from the change stream, and MongoDB waits for a change.
+pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(100);
 
 /// The documents of one batch of the server.
 const BATCH_DOCUMENTS: u32 = 1_000;
