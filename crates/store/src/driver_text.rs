@@ -141,7 +141,7 @@ mod tests {
             ),
             (
                 "{ Address: a:1, Type: Unknown }".to_owned(),
-                "cannot connect to MongoDB at a:1: no answer",
+                "cannot connect to MongoDB at a:1: no response",
             ),
             (
                 [down("a:1"), secondary.to_owned()].join(", "),
@@ -166,7 +166,7 @@ mod tests {
                     query_type: SRV, query_class: IN }";
 
         assert_eq!(of_dns(dump), "cannot find a DNS record for _mongodb._tcp.db.invalid");
-        assert!(of_dns("request timed out").ends_with("MongoDB: request timed out"));
+        assert!(of_dns("request timed out").ends_with("MongoDB host: request timed out"));
     }
 
     #[tokio::test]

@@ -52,10 +52,10 @@ impl Process {
         &self,
         kept: &mut Option<ClientSession>,
     ) -> Result<Option<FeedState>, StoreError> {
-        if let Some(silent) = self.store.silent_session(&self.owner).await? {
-            if let Err(error) = kill_session(self.context.client(), &silent).await {
-                debug!(error = chain(&error), "failed to end the transaction of a former owner");
-            }
+        if let Some(silent) = self.store.silent_session(&self.owner).await?
+            && let Err(error) = kill_session(self.context.client(), &silent).await
+        {
+            debug!(error = chain(&error), "failed to end the transaction of a former owner");
         }
         let session = match kept {
             Some(session) => session,

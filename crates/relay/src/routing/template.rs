@@ -257,7 +257,10 @@ mod tests {
         let unclosed = Template::parse("ab{type").unwrap_err().to_string();
         let unknown = Template::parse("{tpye}").unwrap_err().to_string();
 
-        assert_eq!(unclosed, "the brace at character 3 is not closed; write {{ for a brace");
-        assert!(unknown.starts_with("{tpye} is no variable; there are {type}, "), "{unknown}");
+        assert_eq!(
+            unclosed,
+            "the brace at character 3 is not closed; close it, or write {{ for a brace"
+        );
+        assert!(unknown.starts_with("unknown variable {tpye}; use {type}, "), "{unknown}");
     }
 }
