@@ -11,4 +11,5 @@ mod history;
 mod oplog;
 mod presets;
 mod refusals;
+mod starts;
 mod util;
