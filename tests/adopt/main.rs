@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arrivals;
 mod debezium;
 mod disturbances;
 mod history;
