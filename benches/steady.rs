@@ -45,11 +45,13 @@ enum Broker {
     Kafka,
 }
 
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario { name: "rabbitmq", broker: Broker::RabbitMq, rate: 1_000, by: 10, daemons: 1 },
     Scenario { name: "kafka", broker: Broker::Kafka, rate: 1_000, by: 10, daemons: 1 },
     Scenario { name: "single", broker: Broker::RabbitMq, rate: 200, by: 1, daemons: 1 },
+    Scenario { name: "hundred", broker: Broker::RabbitMq, rate: 100, by: 1, daemons: 1 },
     Scenario { name: "slow", broker: Broker::RabbitMq, rate: 20, by: 1, daemons: 1 },
+    Scenario { name: "ten", broker: Broker::RabbitMq, rate: 10, by: 1, daemons: 1 },
     Scenario { name: "three", broker: Broker::RabbitMq, rate: 1_000, by: 10, daemons: 3 },
 ];
 

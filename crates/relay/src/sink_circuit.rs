@@ -113,9 +113,13 @@ impl SinkCircuit {
     fn close(&self, down_since: Instant) {
         self.state.send_if_modified(|state| {
             let was_closed = matches!(state, State::Closed);
-            if !was_closed {
-                let paused = down_since.elapsed();
-                info!(sink = %self.name, ?paused, "sink is up; resumed deliveries");
+            match state {
+                State::New => info!(sink = %self.name, "sink is up"),
+                State::Open { .. } => {
+                    let paused = down_since.elapsed();
+                    info!(sink = %self.name, ?paused, "sink is up; resumed deliveries");
+                }
+                State::Closed => {}
             }
             *state = State::Closed;
             !was_closed
