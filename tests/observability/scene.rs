@@ -35,7 +35,7 @@ const FROM_THE_START: [&str; 6] = [
 ];
 
 /// What the scene must have shown on a panel: a value of at least this.
-const PANEL_PEAKS: [(&str, f64); 31] = [
+const PANEL_PEAKS: [(&str, f64); 32] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
     ("Dead", 4.0),
@@ -62,6 +62,7 @@ const PANEL_PEAKS: [(&str, f64); 31] = [
     ("Partitions live", 128.0),
     ("Rebalances", 1.0),
     ("Paused", 1.0),
+    ("API requests", 0.1),
     ("Appends by outcome", 0.1),
     ("Positions", 1.0),
     ("Appends with a position", 0.1),
@@ -226,5 +227,8 @@ async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
     })
     .await;
     alerts.until("PostriderStoreDown").await;
+    // The series of the status began with the first failure.
+    assert_eq!(processes.append(low, "4", json!("any")).await, 503);
+    alerts.until("PostriderApiErrors").await;
     alerts.until("PostriderAppendsFail").await;
 }
