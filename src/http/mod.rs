@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
+//!   → metrics                                                       metrics
 //!   → request id, permit, time limit, panics                        middleware
 //!     → route → Call<scope, path, query>, Body: types               extract, params, auth
 //!       → the call                        events, snapshots, queries, prepare, outbox, fleet
@@ -18,6 +19,7 @@ mod extract;
 mod feed;
 mod fleet;
 mod list;
+pub mod metrics;
 mod middleware;
 mod openapi;
 mod outbox;
@@ -82,5 +84,6 @@ fn routes(shared: Api) -> Router {
         .layer(from_fn(middleware::fail_point))
         .layer(CatchPanicLayer::custom(middleware::answer_panic))
         .layer(from_fn_with_state(shared.clone(), middleware::surround))
+        .layer(from_fn(metrics::measure))
         .with_state(shared)
 }

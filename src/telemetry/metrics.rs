@@ -5,8 +5,9 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use postrider_store::metric::Description;
 
 use crate::events::metrics::APPEND_DURATION_SECONDS;
+use crate::http::metrics::REQUEST_DURATION_SECONDS;
 use crate::relay::metrics::{DELIVERY_LAG_SECONDS, PUBLISH_DURATION_SECONDS};
-use crate::{events, partition, relay};
+use crate::{events, http, partition, relay};
 
 /// Records by status.
 pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
@@ -37,6 +38,7 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
         events::feed::metrics::DESCRIPTIONS.as_slice(),
         events::subscriptions::metrics::DESCRIPTIONS.as_slice(),
         crate::adopt::metrics::DESCRIPTIONS.as_slice(),
+        http::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
     ]
     .concat()
@@ -54,6 +56,10 @@ const DELIVERY_LAG_SECONDS_BUCKETS: [f64; 14] =
 /// From one transaction on a near MongoDB (milliseconds) to the retry timeout of appends.
 const APPEND_DURATION_SECONDS_BUCKETS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+/// From a read on a near MongoDB (milliseconds) to the default of `api.timeout`.
+const REQUEST_DURATION_SECONDS_BUCKETS: [f64; 13] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
 /// Renders the page of a scrape, without gauges of unknown value.
 pub fn page(metrics: &PrometheusHandle) -> String {
@@ -79,6 +85,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         .set_buckets_for_metric(
             Matcher::Full(APPEND_DURATION_SECONDS.into()),
             &APPEND_DURATION_SECONDS_BUCKETS,
+        )?
+        .set_buckets_for_metric(
+            Matcher::Full(REQUEST_DURATION_SECONDS.into()),
+            &REQUEST_DURATION_SECONDS_BUCKETS,
         )?
         .install_recorder()?;
     descriptions().for_each(|description| description.register());

@@ -14,6 +14,7 @@ mod feed;
 mod fleet;
 mod killed;
 mod limits;
+mod metrics;
 mod origin;
 mod outbox;
 mod prepare;
