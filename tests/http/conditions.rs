@@ -4,7 +4,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
-use crate::support::outbox::TestOutbox;
+use crate::limits::behind_a_proxy;
+use crate::support::fault_proxy::ProxyFault;
+use crate::support::outbox::{TestOutbox, eventually};
 
 const EVENTS: &str = "/v1/aggregates/order/o-1/events";
 const SNAPSHOT: &str = "/v1/aggregates/order/o-1/snapshot";
@@ -172,6 +174,27 @@ async fn read_is_304_while_the_version_is_the_same() {
     let part = api.get(&format!("{EVENTS}?limit=1&toVersion=2&tenantId=t")).await;
     assert_eq!(part.header("etag"), "\"3\"", "the version of the aggregate, not of the part");
     read(&api, "/v1/aggregates/order/none/events/last", "*").await.is(404, "not_found");
+    api.stop().await;
+}
+
+#[fixture::test]
+async fn list_of_events_ends_at_its_version() {
+    let outbox = TestOutbox::new().await;
+    let (api, proxy) = behind_a_proxy(&outbox, &[]).await;
+    let other = Api::start(&outbox, &[]).await;
+    assert_eq!(append(&other, "1", &[], json!(null)).await.status, 201);
+    // The second read, of the events; the first one is of a single document.
+    proxy.on_request("batchSize", ProxyFault::Freeze);
+    let reading = tokio::spawn(Answer::of(api.request(Method::GET, EVENTS)));
+    eventually("the read to be held", || async { proxy.has_caught() }).await;
+
+    assert_eq!(append(&other, "2", &[], json!(null)).await.status, 201);
+    proxy.open();
+
+    let list = reading.await.unwrap();
+    assert_eq!((list.status, list.header("etag")), (200, "\"1\""));
+    assert_eq!(list.body["items"].as_array().unwrap().len(), 1, "{list:?}");
+    other.stop().await;
     api.stop().await;
 }
 
