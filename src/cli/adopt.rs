@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use bson::{Bson, DateTime};
+use bson::DateTime;
 use clap::Args;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -60,18 +60,19 @@ fn preset_of(name: &str) -> Result<Preset, String> {
 }
 
 fn start_of(text: &str) -> Result<StartPoint, String> {
-    if text == "now" {
+    if text.eq_ignore_ascii_case("now") {
         return Ok(StartPoint::Now);
     }
     if let Ok(time) = DateTime::parse_rfc3339_str(text) {
         return Ok(StartPoint::Time(time));
     }
-    let id = RecordId::parse_candidates(text).into_iter().next();
-    let id = id.map(|id| StartPoint::Id(Bson::from(&id)));
-    id.ok_or_else(|| {
-        "is neither now, nor a time, nor an _id; ids are written as `outbox list` shows them"
-            .to_owned()
-    })
+    if RecordId::parse_candidates(text).is_empty() || text.is_empty() {
+        return Err(
+            "is neither now, nor a time, nor an _id; ids are written as `outbox list` shows them"
+                .to_owned(),
+        );
+    }
+    Ok(StartPoint::Id(text.to_owned()))
 }
 
 pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure> {
@@ -113,14 +114,20 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
         let stopped = stopped.context("failed to examine the old relay")?;
         stopped.map_err(|error| Failure::Failed(error.into()))?;
         let bridge = opened(outbox, mapping).await?;
-        let Some(metrics) = metrics else {
-            let report = bridge.once(from).await.context("failed to copy the other outbox")?;
-            return show(&report, false, format);
-        };
-        let bridge = Arc::new(bridge);
         let stop = CancellationToken::new();
         let signals = Signals::listen().context("failed to listen for signals")?;
         tokio::spawn(signals.watch(stop.clone()));
+        let Some(metrics) = metrics else {
+            let report =
+                bridge.once(from, &stop).await.context("failed to copy the other outbox")?;
+            show(&report, false, format)?;
+            if report.is_partial {
+                let detail = "stopped before the end; start it again to copy the rest";
+                return Err(Failure::Failed(anyhow::anyhow!(detail)));
+            }
+            return Ok(());
+        };
+        let bridge = Arc::new(bridge);
         let ops = OpsServer::bind(&plan.ops_listen).await.map_err(anyhow::Error::from)?;
         info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
         let health = Health::default();
@@ -141,14 +148,10 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
 
 /// The bridge, if its source exists: with a wrong name it would copy nothing, without a word.
 async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure> {
-    let Mapping { database, collection, .. } = &mapping;
-    let missing = format!(
-        "adopt.collection = {collection}: there is no such collection in the database {database}; correct \
-         adopt.collection or adopt.database"
-    );
     let bridge = Bridge::new(outbox, mapping);
-    let exists = bridge.source_exists().await.context("failed to read the other outbox")?;
-    if exists { Ok(bridge) } else { Err(Failure::Failed(anyhow::anyhow!(missing))) }
+    let checked = bridge.check_source().await.context("failed to read the other outbox")?;
+    checked.map_err(|error| Failure::Failed(error.into()))?;
+    Ok(bridge)
 }
 
 fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failure> {

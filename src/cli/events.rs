@@ -10,7 +10,7 @@ use crate::events::{AppendError, EndError, PendingRecords, StreamEnding};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// End a stream: refuse further appends and reads, and delete its snapshot
+    /// End a stream: refuse further appends and reads, and mark its snapshot as deleted
     #[command(
         after_help = "Example:\n  postrider events end order o-1 --request-id merge-o-1 --reason 'merged into o-2'"
     )]

@@ -24,6 +24,7 @@ mod schema;
 mod store;
 mod subscriptions;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -129,15 +130,21 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(problems)) => {
-            for problem in problems {
-                eprintln!("error: {problem}");
-            }
+            let lines: Vec<String> =
+                problems.iter().map(|problem| format!("error: {problem}\n")).collect();
+            to_stderr(&lines.concat());
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {}", chain(error.as_ref()));
+            to_stderr(&format!("error: {}\n", chain(error.as_ref())));
             ExitCode::FAILURE
         }
         Err(Failure::AlreadyReported) => ExitCode::FAILURE,
     }
+}
+
+/// Writes lines by one call: in pieces, they would mix with those of the log.
+fn to_stderr(lines: &str) {
+    // (There is nobody left to tell.)
+    let _ = std::io::stderr().write_all(lines.as_bytes());
 }

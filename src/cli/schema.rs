@@ -28,7 +28,7 @@ pub(super) enum Command {
         #[command(flatten)]
         named: Named,
         /// Print the script that creates least-privilege roles instead: postrider_relay, postrider_append,
-        /// postrider_feed, postrider_schema, postrider_operator, postrider_producer
+        /// postrider_feed, postrider_schema, postrider_operator, postrider_producer, postrider_adopt
         #[arg(long, conflicts_with_all = ["aggregate", "prepare"])]
         roles: bool,
     },

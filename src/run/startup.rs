@@ -169,8 +169,8 @@ async fn until_named(
     loop {
         match names::claim(collections, instance, wanted).await {
             Ok(held) => {
-                info!(name = held.name, replaces = ?held.predecessor, "acquired the name of \
-                                                                       this instance");
+                let replaces = held.predecessor.map(tracing::field::display);
+                info!(name = held.name, replaces, "acquired the name of this instance");
                 return Ok(Some(held));
             }
             Err(NameError::Store(error)) if error.is_permanent() => {

@@ -16,7 +16,7 @@ async fn source() -> TestSource {
 }
 
 fn start(test: &TestSource, fail_points: Option<&str>) -> Postrider {
-    test.start(&[], fail_points.unwrap_or_default())
+    test.start(&["--old-relay-stopped"], fail_points.unwrap_or_default())
 }
 
 async fn until_copied(test: &TestSource, count: usize) {

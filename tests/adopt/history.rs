@@ -53,7 +53,7 @@ impl History {
     }
 
     fn start(&self, fail_points: &str) -> Postrider {
-        self.source.start(&[], fail_points)
+        self.source.start(&["--old-relay-stopped"], fail_points)
     }
 
     /// Ends the faults; compares the records with the documents.

@@ -5,10 +5,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arrivals;
 mod debezium;
 mod disturbances;
 mod history;
 mod oplog;
 mod presets;
 mod refusals;
+mod starts;
 mod util;

@@ -66,13 +66,13 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
 async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
     let (set, test) = own_set("namastack", &["adopt.handler=orders"]).await;
     test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
-    let mut bridge = test.start(&[], "");
+    let mut bridge = test.start(&["--old-relay-stopped"], "");
     bridge.until_logged("receiving changes of the other outbox").await;
     bridge.stop().await;
     test.insert(vec![namastack("c", "k", "NEW", 3), namastack("b", "k", "NEW", 2)]).await;
     overwrite_oplog(set.direct(0)).await;
 
-    let mut bridge = test.start(&[], "");
+    let mut bridge = test.start(&["--old-relay-stopped"], "");
     eventually("the copies", async || test.records().await.len() == 3).await;
     let series = r#"postrider_adopt_scans_total{reason="lost_stream"}"#;
     bridge.until_metric(series, |value| value >= 1.0).await;

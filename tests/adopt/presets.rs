@@ -102,6 +102,41 @@ async fn failed_documents_are_copied_on_request_only() {
     assert_eq!(test.source("failed").await.get_str("status").unwrap(), "COMPLETED");
 }
 
+/// `Value` is sent as CAP wrote it: a text stays a text, and digits stay.
+#[fixture::test]
+async fn values_of_cap_stay_as_they_are_written() {
+    let test = TestSource::new("cap", &[]).await;
+    let values = [
+        r#""hello""#,
+        "1.10",
+        "12345678901234567890123",
+        r#"{"$numberLong": "5"}"#,
+        r#"{"b": 1,  "a": 2.0}"#,
+        "[]",
+        "null",
+    ];
+    let written = values.iter().zip(1_i64..).map(|(value, id)| {
+        let mut document = cap(id, "Scheduled", 0, None, None);
+        document.insert("Added", DateTime::from_millis(id));
+        let headers = r#"{"cap-msg-name": "order.created"}"#;
+        document.insert("Content", format!(r#"{{"Headers": {headers}, "Value": {value}}}"#));
+        document
+    });
+    test.insert(written.collect()).await;
+
+    assert_eq!(test.once().await["copied"], values.len());
+
+    let records = test.records().await;
+    let payloads: Vec<&Bson> =
+        records.iter().map(|record| record.get("payload").unwrap()).collect();
+    let expected: Vec<Bson> = values
+        .iter()
+        .map(|value| if *value == "null" { Bson::Null } else { (*value).into() })
+        .collect();
+    assert_eq!(payloads, expected.iter().collect::<Vec<_>>());
+    assert_eq!(records[0].get_str("contentType").unwrap(), "application/json");
+}
+
 #[fixture::test]
 async fn cap_messages_are_copied_with_headers_and_due_times() {
     let test = TestSource::new("cap", &[]).await;

@@ -25,13 +25,105 @@ async fn live_relay_of_namastack_is_refused_whatever_the_operator_says() {
     assert_eq!(report["copied"], 1);
 }
 
+/// (namastack removes the instances that end.)
 #[fixture::test]
-async fn other_relays_must_be_said_to_be_stopped() {
-    let test = TestSource::new("cap", &[]).await;
+async fn relays_without_a_trace_must_be_said_to_be_stopped() {
+    for (preset, more) in [("cap", &[][..]), ("namastack", &["adopt.handler=orders"])] {
+        let test = TestSource::new(preset, more).await;
 
-    let refused = test.adopt(&["--once"]).await.with_code(1);
+        let refused = test.adopt(&["--once"]).await.with_code(1);
 
-    assert!(refused.stderr.contains("--old-relay-stopped"), "{refused}");
+        assert!(refused.stderr.contains("--old-relay-stopped"), "{refused}");
+    }
+}
+
+#[fixture::test]
+async fn views_and_time_series_and_capped_collections_are_refused() {
+    let more = ["adopt.fields.key=data.k", "adopt.fields.type==T"];
+    let mut test = TestSource::new("go-article", &more).await;
+    let database = test.outbox.client.database(&test.outbox.database);
+    let unpublished = doc! { "_id": 1, "data": { "k": "k" }, "published": false };
+    database.create_collection("whole").await.unwrap();
+    database.run_command(doc! { "create": "old_view", "viewOn": "whole" }).await.unwrap();
+    let series = doc! { "create": "old_series", "timeseries": { "timeField": "t" } };
+    database.run_command(series).await.unwrap();
+    let capped = doc! { "create": "old_capped", "capped": true, "size": 100_000 };
+    database.run_command(capped).await.unwrap();
+    database.collection("old_capped").insert_one(unpublished).await.unwrap();
+
+    for (collection, detail) in [
+        ("old_view", "is a view"),
+        ("old_series", "is a timeseries"),
+        ("old_capped", "is a capped collection"),
+    ] {
+        test.collection = collection.to_owned();
+        for arguments in [&["--old-relay-stopped"][..], &["--old-relay-stopped", "--once"]] {
+            let refused = test.adopt(arguments).await.with_code(1);
+            assert!(refused.stderr.contains(detail), "{refused}");
+        }
+    }
+}
+
+#[fixture::test]
+async fn filter_that_mongodb_does_not_know_is_refused() {
+    let more = [
+        "adopt.fields.key=data.k",
+        "adopt.fields.type==T",
+        r#"adopt.fields.filter={"a": {"$near_to": 1}}"#,
+    ];
+    let test = TestSource::new("go-article", &more).await;
+    test.insert(vec![doc! { "_id": 1 }]).await;
+
+    let refused = test.adopt(&["--dry-run"]).await.with_code(1);
+
+    assert!(refused.stderr.contains("adopt.fields.filter: MongoDB refuses it"), "{refused}");
+    assert!(refused.stderr.contains("$near_to"), "{refused}");
+}
+
+/// Everything that is wrong, at once.
+#[fixture::test]
+async fn mapping_whose_parts_contradict_each_other_is_refused() {
+    let required = ["adopt.fields.key=k", "adopt.fields.type==T", "adopt.fields.payload=p"];
+    for (more, expected) in [
+        (
+            &[
+                "adopt.fields.status=s",
+                r#"adopt.fields.undelivered=["new", "odd"]"#,
+                r#"adopt.fields.failed=["odd", "dead"]"#,
+                r#"adopt.fields.delivered=["done", "dead"]"#,
+                "adopt.fields.retries=tries",
+                "adopt.fields.done_at=s.at",
+            ][..],
+            &[
+                r#"adopt.fields.failed: has the status "odd", which adopt.fields.undelivered has too"#,
+                r#"adopt.fields.delivered: has the status "dead", which adopt.fields.failed has too"#,
+                "adopt.fields.retries: has no effect without adopt.fields.max_retries",
+                r#"adopt.fields.done_at: = "s.at" overlaps adopt.fields.status"#,
+            ][..],
+        ),
+        (
+            &[
+                r#"adopt.fields.undelivered=["new"]"#,
+                "adopt.fields.max_retries=3",
+                "adopt.fields.time=$now",
+                "adopt.fields.header.x=a..b",
+            ],
+            &[
+                "adopt.fields.undelivered: has no effect without adopt.fields.status",
+                "adopt.fields.max_retries: has no effect without adopt.fields.status",
+                r#"adopt.fields.time: "$now" is not a path"#,
+                "adopt.fields.header.x",
+            ],
+        ),
+    ] {
+        let test = TestSource::new("fields", &[&required[..], more].concat()).await;
+
+        let refused = test.adopt(&["--dry-run"]).await.with_code(2);
+
+        for text in expected {
+            assert!(refused.stderr.contains(text), "{text}: {refused}");
+        }
+    }
 }
 
 #[fixture::test]

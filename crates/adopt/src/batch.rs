@@ -140,7 +140,7 @@ impl Bridge {
         detail: String,
         report: &mut AdoptReport,
     ) {
-        let id = comparable(&candidate.id);
+        let id = RecordId::from(candidate.id.clone()).to_string();
         self.skip_document(SkippedDocument { id, reason, detail }, report);
     }
 
@@ -175,9 +175,12 @@ fn parts(batch: Vec<CopyCandidate>, most: usize) -> Vec<Vec<CopyCandidate>> {
     parts
 }
 
-/// As MongoDB compares ids: an integer of 32 bits is that of 64.
+/// As MongoDB compares ids: an integer of 32 bits is that of 64, and a text is none.
 fn comparable(id: &Bson) -> String {
-    RecordId::from(id.clone()).to_string()
+    match id {
+        Bson::Int32(number) => Bson::Int64((*number).into()).to_string(),
+        other => other.to_string(),
+    }
 }
 
 fn record_id(candidate: &CopyCandidate) -> Option<Bson> {
@@ -219,5 +222,13 @@ mod tests {
         assert_eq!(ids(500), [vec![1, 2], vec![3], vec![4], vec![5]]);
         assert_eq!(ids(1), [vec![1], vec![2], vec![3], vec![4], vec![5]]);
         assert!(parts(Vec::new(), 500).is_empty());
+    }
+
+    #[test]
+    fn ids_are_equal_as_in_mongodb() {
+        let id = bson::oid::ObjectId::new();
+        assert_eq!(comparable(&Bson::Int32(1)), comparable(&Bson::Int64(1)));
+        assert_ne!(comparable(&Bson::Int32(1)), comparable(&"1".into()));
+        assert_ne!(comparable(&id.into()), comparable(&id.to_hex().into()));
     }
 }

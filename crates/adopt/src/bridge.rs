@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, Document, Timestamp};
+use bson::{Bson, DateTime, Document, Timestamp};
 use futures_util::StreamExt;
 use mongodb::change_stream::event::ResumeToken;
 use postrider_outbox::collections::Collections;
@@ -24,7 +24,8 @@ use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
 use crate::report::{AdoptError, AdoptReport};
 use crate::source::{
-    self, BATCH_PAUSE, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
+    self, BATCH_PAUSE, Source, SourceChange, SourceError, SourceStream, StartPoint, StreamStart,
+    change, is_lost,
 };
 use crate::state::{BridgeStore, LEASE};
 
@@ -52,6 +53,7 @@ pub(crate) struct Owned<'a> {
     pub(crate) epoch: i64,
     pub(crate) session: &'a mut CopySession,
     token: Option<Bson>,
+    is_other_mapping: bool,
     start: Option<Timestamp>,
     pub(crate) kept_at: Instant,
 }
@@ -90,13 +92,13 @@ impl Bridge {
         }
     }
 
-    /// Whether the collection of the source exists.
+    /// Checks the source.
     ///
     /// # Errors
     ///
-    /// Of MongoDB.
-    pub async fn source_exists(&self) -> Result<bool, StoreError> {
-        self.source.exists().await
+    /// Of MongoDB; the inner one says what is wrong with the source.
+    pub async fn check_source(&self) -> Result<Result<(), SourceError>, StoreError> {
+        self.source.check().await
     }
 
     /// Why nothing is copied at the moment, in one line.
@@ -110,9 +112,9 @@ impl Bridge {
     ///
     /// [`AdoptError`].
     pub async fn dry_run(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
-        let behind = self.behind(from)?;
+        let behind = self.behind(from).await?;
         let mut report = AdoptReport::default();
-        let mut scan = self.source.scan(behind).await?;
+        let mut scan = self.source.scan(behind.as_ref()).await?;
         while let Some(page) = next_page(&mut scan).await? {
             for candidate in self.read_all(&page, &mut report).await? {
                 report.copied += 1;
@@ -124,36 +126,64 @@ impl Bridge {
         Ok(report)
     }
 
-    /// Copies what is there, once.
+    /// Copies what is there, once, or until `stop`.
     ///
     /// # Errors
     ///
     /// [`AdoptError`].
-    pub async fn once(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
-        let behind = self.behind(from)?;
+    pub async fn once(
+        &self,
+        from: Option<&StartPoint>,
+        stop: &CancellationToken,
+    ) -> Result<AdoptReport, AdoptError> {
+        let behind = self.behind(from).await?;
         let mut report = AdoptReport::default();
         let mut kept = None;
         let Some(mut owned) = self.acquire(&mut kept).await? else {
             return Err(AdoptError::Owned { collection: self.mapping.source() });
         };
-        let stop = CancellationToken::new();
         self.metrics.scans_at_start.increment(1);
-        let at = self.source.snapshot_time().await?;
-        let ended = self.scan(&mut owned, at, behind, &stop, &mut report).await;
+        let scanning = async {
+            let at = self.source.snapshot_time().await?;
+            self.scan(&mut owned, at, behind.as_ref(), stop, &mut report).await
+        };
+        let ended = scanning.await;
         self.release().await;
         match ended? {
             Some(Ended::NotOwner) => Err(AdoptError::Owned { collection: self.mapping.source() }),
-            _ => Ok(report),
+            Some(Ended::Stopped | Ended::Lost) => Ok(AdoptReport { is_partial: true, ..report }),
+            None => Ok(report),
         }
     }
 
     /// Behind which document a scan begins; documents without a status need one.
-    fn behind<'a>(&self, from: Option<&'a StartPoint>) -> Result<Option<&'a Bson>, AdoptError> {
+    async fn behind(&self, from: Option<&StartPoint>) -> Result<Option<Bson>, AdoptError> {
         match from {
-            Some(StartPoint::Id(id)) => Ok(Some(id)),
+            Some(StartPoint::Id(id)) => self.id_of(id).await.map(Some),
             _ if self.mapping.has_state() => Ok(None),
             _ => Err(AdoptError::NoDocument { collection: self.mapping.source() }),
         }
+    }
+
+    async fn id_of(&self, id: &str) -> Result<Bson, AdoptError> {
+        let found = self.source.id_of(id).await?;
+        found.map_err(|detail| AdoptError::WrongStart { start: id.to_owned(), detail })
+    }
+
+    /// The first cluster time of this time.
+    async fn start_at(&self, time: DateTime) -> Result<Timestamp, AdoptError> {
+        self.clock.keep_fresh(self.outbox.database()).await?;
+        let now = self.clock.now();
+        if time <= now {
+            return Ok(source::at_time(time));
+        }
+        let shown = |time: DateTime| time.try_to_rfc3339_string().unwrap_or_default();
+        let detail = format!(
+            "lies in the future (it is {} by MongoDB's clock), so that nothing would be copied until then; write now, or \
+             when the last message arrived",
+            shown(now)
+        );
+        Err(AdoptError::WrongStart { start: shown(time), detail })
     }
 
     /// Copies what is there and what comes, until `stop`.
@@ -243,6 +273,9 @@ impl Bridge {
                 *scanning = Scanning::AtStart;
             }
         }
+        if owned.is_other_mapping && self.mapping.has_state() && owned.token.take().is_some() {
+            info!("the mapping is another one than before; scanning the other outbox with it");
+        }
         // A stored token goes before the start that the operator names: so a restart with the same arguments
         // continues.
         let start = match owned.token.take() {
@@ -252,8 +285,10 @@ impl Bridge {
                 Err(ended) => return Ok(ended),
             },
         };
-        let mut stream = match self.source.watch(start).await {
-            Ok(stream) => stream,
+        let opening = self.source.watch(start);
+        let mut stream = match self.while_owned(&mut owned, stop, opening).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(ended)) => return Ok(ended),
             Err(error) if is_lost(&error) => return Ok(Ended::Lost),
             Err(error) => return Err(error.into()),
         };
@@ -280,7 +315,7 @@ impl Bridge {
             // and deleted since then is in the change stream only.)
             start = match (owned.start, from) {
                 (Some(start), _) => start,
-                (None, Some(StartPoint::Time(time))) => source::at_time(*time),
+                (None, Some(StartPoint::Time(time))) => self.start_at(*time).await?,
                 (None, _) => start,
             };
             if owned.start.is_none() && !self.store.begin(&self.owner, owned.epoch, start).await? {
@@ -289,7 +324,7 @@ impl Bridge {
         }
         // (The stream begins at the time of the scan: if that is no longer in the oplog at its end, opening fails.)
         let behind = match from {
-            Some(StartPoint::Id(id)) => Some(id),
+            Some(StartPoint::Id(id)) => Some(self.id_of(id).await?),
             _ if self.mapping.has_state() => None,
             _ => return Ok(Ok(start)),
         };
@@ -298,7 +333,7 @@ impl Bridge {
             Scanning::AtStart | Scanning::Forgotten => &self.metrics.scans_at_start,
         };
         reason.increment(1);
-        Ok(match self.scan(owned, at, behind, stop, report).await? {
+        Ok(match self.scan(owned, at, behind.as_ref(), stop, report).await? {
             None => Ok(start),
             Some(ended) => Err(ended),
         })
@@ -334,6 +369,7 @@ impl Bridge {
             epoch: state.epoch,
             session,
             token: state.token,
+            is_other_mapping: state.is_other_mapping,
             start: state.start,
             kept_at: Instant::now(),
         }))
@@ -373,20 +409,30 @@ impl Bridge {
     ) -> Result<Option<Ended>, AdoptError> {
         let mut changed = ChangedSince::open(&self.source, cluster_time::next(at)).await?;
         info!(source = self.mapping.source(), "scanning the other outbox");
-        failpoint::hit("adopt::before_scan");
-        let mut scan = self.source.scan(behind).await?;
-        while let Some(mut page) = next_page(&mut scan).await? {
-            changed.catch_up().await?;
+        // (The sort reads everything before the first page.)
+        let opening = async {
+            failpoint::hit("adopt::before_scan");
+            self.source.scan(behind).await
+        };
+        let mut scan = match self.while_owned(owned, stop, opening).await? {
+            Ok(scan) => scan,
+            Err(ended) => return Ok(Some(ended)),
+        };
+        loop {
+            let reading = async {
+                let page = next_page(&mut scan).await?;
+                changed.catch_up().await?;
+                Ok(page)
+            };
+            let mut page = match self.while_owned(owned, stop, reading).await? {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
+                Err(ended) => return Ok(Some(ended)),
+            };
             page.retain(|document| !changed.contains(document));
             let candidates = self.read_all(&page, report).await?;
             if let Some(ended) = self.copy(owned, candidates, None, stop, report).await? {
                 return Ok(Some(ended));
-            }
-            if stop.is_cancelled() {
-                return Ok(Some(Ended::Stopped));
-            }
-            if !self.keep(owned, None).await? {
-                return Ok(Some(Ended::NotOwner));
             }
         }
         Ok(None)
@@ -488,6 +534,26 @@ impl Bridge {
             }
         }
         Ok(candidates)
+    }
+
+    /// Renews the lease while this work lasts; the inner error is why it was given up.
+    async fn while_owned<T>(
+        &self,
+        owned: &mut Owned<'_>,
+        stop: &CancellationToken,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<Result<T, Ended>, StoreError> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done.map(Ok),
+                () = stop.cancelled() => return Ok(Err(Ended::Stopped)),
+                () = tokio::time::sleep(LEASE / 3) => {}
+            }
+            if !self.keep(owned, None).await? {
+                return Ok(Err(Ended::NotOwner));
+            }
+        }
     }
 
     /// Renews the lease when a third of it has passed, and stores the resume token; `false` if another process copies.

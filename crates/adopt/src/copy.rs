@@ -156,13 +156,7 @@ impl Copier<'_> {
         let mut statements = RawArrayBuf::new();
         for candidate in batch {
             let read = candidate.status.clone().unwrap_or(Bson::Null);
-            let mark = match &read {
-                Bson::Boolean(_) => Bson::Boolean(status.mark == "true"),
-                Bson::Int32(_) | Bson::Int64(_) => {
-                    status.mark.parse().map_or_else(|_| status.mark.as_str().into(), Bson::Int64)
-                }
-                _ => Bson::String(status.mark.clone()),
-            };
+            let mark = mark_like(&status.mark, &read);
             let mut set = doc! { &status.path: doc! { "$literal": mark } };
             if let Some((path, after)) = &status.done_at {
                 let millis = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
@@ -193,6 +187,17 @@ impl Copier<'_> {
         let matched = answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok());
         Ok(if matched == Some(batch.len()) { CopyOutcome::All } else { CopyOutcome::Changed })
     }
+}
+
+/// The mark in the type of the status that was read.
+fn mark_like(mark: &str, read: &Bson) -> Bson {
+    let typed = match read {
+        Bson::Boolean(_) => mark.parse().ok().map(Bson::Boolean),
+        Bson::Int32(_) => mark.parse().ok().map(Bson::Int32),
+        Bson::Int64(_) => mark.parse().ok().map(Bson::Int64),
+        _ => None,
+    };
+    typed.unwrap_or_else(|| mark.into())
 }
 
 /// Ends the transaction that may be open in this session.

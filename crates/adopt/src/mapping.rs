@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
+use uuid::Uuid;
 
 use crate::config::{AdoptConfig, FieldsConfig, PayloadForm};
 use crate::presets::Preset;
-use crate::value::FieldValue;
+use crate::value::{FieldValue, check_path};
 
 /// What is wrong with the mapping: a key of the configuration, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,6 +132,17 @@ impl Mapping {
             }
             _ => {}
         }
+        for (key, path) in [
+            ("time", &fields.time),
+            ("status", &fields.status),
+            ("due", &fields.due),
+            ("retries", &fields.retries),
+            ("done_at", &fields.done_at),
+        ] {
+            if let Some(Err(detail)) = path.as_deref().map(check_path) {
+                wrong(&format!("fields.{key}"), &detail);
+            }
+        }
         let status = status_words(&fields, &mut wrong);
         if status.is_none() && fields.status.is_none() && fields.filter.is_some() {
             let detail =
@@ -151,7 +163,7 @@ impl Mapping {
             collection,
             id,
             key,
-            key_is_optional: preset.key_is_optional() || config.unordered,
+            key_is_optional: preset.key_is_optional() || fields.key.is_none(),
             kind,
             payload,
             form: fields.payload_form.unwrap_or_default(),
@@ -169,6 +181,13 @@ impl Mapping {
     /// Whether the source's documents have a status.
     pub fn has_state(&self) -> bool {
         self.status.is_some()
+    }
+
+    /// Names what this mapping selects and how it reads: with another one, documents that were skipped may have to be
+    /// copied.
+    pub(crate) fn fingerprint(&self) -> String {
+        let mapping = format!("{:?}", Self { batch_size: 0, ..self.clone() });
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, mapping.as_bytes()).to_string()
     }
 
     /// The source as text.
@@ -211,7 +230,24 @@ fn parse_filter(text: &str) -> Result<Document, String> {
 }
 
 fn status_words(fields: &FieldsConfig, wrong: &mut impl FnMut(&str, &str)) -> Option<StatusWords> {
-    let path = fields.status.clone()?;
+    let Some(path) = fields.status.clone() else {
+        for (key, is_set) in [
+            ("undelivered", fields.undelivered.is_some()),
+            ("delayed", fields.delayed.is_some()),
+            ("failed", fields.failed.is_some()),
+            ("delivered", fields.delivered.is_some()),
+            ("due", fields.due.is_some()),
+            ("retries", fields.retries.is_some()),
+            ("max_retries", fields.max_retries.is_some()),
+            ("done_at", fields.done_at.is_some()),
+        ] {
+            if is_set {
+                let detail = "has no effect without adopt.fields.status; name the path of the status, or remove it";
+                wrong(&format!("fields.{key}"), detail);
+            }
+        }
+        return None;
+    };
     let words = |words: &Option<Vec<String>>| words.clone().unwrap_or_default();
     let (undelivered, delayed) = (words(&fields.undelivered), words(&fields.delayed));
     if undelivered.is_empty() && delayed.is_empty() {
@@ -227,21 +263,54 @@ fn status_words(fields: &FieldsConfig, wrong: &mut impl FnMut(&str, &str)) -> Op
         );
     }
     let delivered = words(&fields.delivered);
+    let failed = words(&fields.failed);
+    let meanings = [
+        ("undelivered", &undelivered),
+        ("delayed", &delayed),
+        ("failed", &failed),
+        ("delivered", &delivered),
+    ];
+    for (at, (key, words)) in meanings.iter().enumerate() {
+        for (other, others) in &meanings[..at] {
+            if let Some(word) = words.iter().find(|word| others.contains(word)) {
+                let detail = format!(
+                    "has the status {word:?}, which adopt.fields.{other} has too; a status has one meaning: remove \
+                     it from one of them"
+                );
+                wrong(&format!("fields.{key}"), &detail);
+            }
+        }
+    }
+    for (key, other) in [("retries", "max_retries"), ("max_retries", "retries")] {
+        let is_set = |key| match key {
+            "retries" => fields.retries.is_some(),
+            _ => fields.max_retries.is_some(),
+        };
+        if is_set(key) && !is_set(other) {
+            let detail = format!("has no effect without adopt.fields.{other}; set both, or none");
+            wrong(&format!("fields.{key}"), &detail);
+        }
+    }
+    if let Some(done_at) = &fields.done_at {
+        let is_within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        if is_within(done_at, &path) || is_within(&path, done_at) {
+            let detail = format!(
+                "= {done_at:?} overlaps adopt.fields.status = {path:?}; name another field"
+            );
+            wrong("fields.done_at", &detail);
+        }
+    }
     let Some(mark) = delivered.first().cloned() else {
         wrong("fields.delivered", "is not set; its first status marks what was copied");
         return None;
     };
-    if undelivered.contains(&mark) || delayed.contains(&mark) {
-        wrong(
-            "fields.delivered",
-            "its first status is one of an undelivered document too; name another one",
-        );
-    }
     Some(StatusWords {
         path,
         undelivered,
         delayed,
-        failed: words(&fields.failed),
+        failed,
         delivered,
         mark,
         due: fields.due.clone(),

@@ -69,26 +69,36 @@ pub async fn check_stopped(
 ) -> Result<Result<(), OldRelayError>, StoreError> {
     if mapping.preset == Preset::Namastack {
         // Also against an operator who believes that it was stopped.
-        if let Some(instance) = live_instance(client, mapping).await? {
-            return Ok(Err(OldRelayError::Alive { instance }));
+        match last_instance(client, mapping).await? {
+            Some((instance, true)) => return Ok(Err(OldRelayError::Alive { instance })),
+            Some((_, false)) => return Ok(Ok(())),
+            // It removes those that end.
+            None => {}
         }
-        return Ok(Ok(()));
     }
     Ok(if is_stopped { Ok(()) } else { Err(OldRelayError::Unconfirmed) })
 }
 
-async fn live_instance(client: &Client, mapping: &Mapping) -> Result<Option<String>, StoreError> {
+/// The instance with the last heartbeat, and whether it is alive.
+async fn last_instance(
+    client: &Client,
+    mapping: &Mapping,
+) -> Result<Option<(String, bool)>, StoreError> {
     let prefix = mapping.collection.strip_suffix("outbox_records").unwrap_or_default();
     let database = client.database(&mapping.database);
     let instances = connect::collection(&database, &format!("{prefix}{INSTANCES}"));
     let millis = i64::try_from(FRESH.as_millis()).unwrap_or(i64::MAX);
-    let fresh = doc! { "$gt": ["$lastHeartbeat", { "$subtract": ["$$NOW", millis] }] };
-    let finding = instances.find_one(doc! { "lastHeartbeat": { "$type": "date" }, "$expr": fresh });
+    let is_fresh = doc! { "$gt": ["$lastHeartbeat", { "$subtract": ["$$NOW", millis] }] };
+    let finding = instances.find_one(doc! { "lastHeartbeat": { "$type": "date" } });
+    let finding = finding.sort(doc! { "lastHeartbeat": -1 }).projection(doc! { "fresh": is_fresh });
     let found: Option<Document> =
         within("read the instances of the old relay", limits::BATCH_TIMEOUT, finding).await?;
-    let id = |found: Document| match found.get("_id") {
-        Some(Bson::String(id)) => id.clone(),
-        other => other.map(ToString::to_string).unwrap_or_default(),
+    let instance = |found: Document| {
+        let id = match found.get("_id") {
+            Some(Bson::String(id)) => id.clone(),
+            other => other.map(ToString::to_string).unwrap_or_default(),
+        };
+        (id, found.get_bool("fresh").unwrap_or_default())
     };
-    Ok(found.map(id))
+    Ok(found.map(instance))
 }

@@ -7,7 +7,7 @@ use postrider_outbox::ids::RecordId;
 
 use crate::config::PayloadForm;
 use crate::mapping::{Mapping, StatusWords};
-use crate::value::{at, scalar_text};
+use crate::value::{Found, at, scalar_text};
 
 /// The largest document that MongoDB stores, less what it adds to a record.
 const MAX_RECORD_BYTES: usize = (16 << 20) - 4_096;
@@ -192,7 +192,8 @@ fn meaning(
 fn check_mark(words: &StatusWords, found: Option<&Bson>) -> Result<(), (SkipReason, String)> {
     let fits = match found {
         Some(Bson::Boolean(_)) => words.mark.parse::<bool>().is_ok(),
-        Some(Bson::Int32(_) | Bson::Int64(_)) => words.mark.parse::<i64>().is_ok(),
+        Some(Bson::Int32(_)) => words.mark.parse::<i32>().is_ok(),
+        Some(Bson::Int64(_)) => words.mark.parse::<i64>().is_ok(),
         _ => true,
     };
     if fits {
@@ -230,11 +231,11 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
         Some(_) => return Err("the type is not a text".to_owned()),
         None => return Err("the type is absent".to_owned()),
     };
-    let payload = match mapping.payload.of(document) {
+    let payload = match mapping.payload.found(document) {
         Some(payload) => payload,
         // (Debezium sends a tombstone.)
         None if mapping.form == PayloadForm::Canonical && mapping.payload.is_null(document) => {
-            Bson::Null
+            Found::Value(Bson::Null)
         }
         None => return Err("the payload is absent".to_owned()),
     };
@@ -276,10 +277,22 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
 }
 
 /// The payload of the record, and whether it is a text with JSON.
-fn payload_of(form: PayloadForm, payload: Bson) -> Result<(Bson, bool), String> {
+fn payload_of(form: PayloadForm, payload: Found) -> Result<(Bson, bool), String> {
+    let payload = match (form, payload) {
+        (_, Found::Value(payload)) => payload,
+        // (CAP sends a message without a body.)
+        (PayloadForm::Json, Found::Json(text)) if text == "null" => return Ok((Bson::Null, false)),
+        // (Digits, spaces, and the order of names, stay as they are written.)
+        (PayloadForm::Json, Found::Json(text)) => return Ok((text.into(), true)),
+        (_, Found::Json(text)) => match extended_json(&text, "the payload")? {
+            Bson::Null if form != PayloadForm::Canonical => {
+                return Err("the payload is absent".to_owned());
+            }
+            payload => payload,
+        },
+    };
     match (form, payload) {
         (PayloadForm::Bson, payload) => Ok((payload, false)),
-        // (Digits, and the order of names, stay as they are written.)
         (PayloadForm::Json, Bson::String(text)) => {
             match serde_json::from_str::<&serde_json::value::RawValue>(&text) {
                 Ok(_) => Ok((text.into(), true)),

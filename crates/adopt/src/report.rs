@@ -17,7 +17,8 @@ pub enum AdoptError {
     /// Documents without a status may be missing.
     #[error(
         "the change stream of {collection} cannot be resumed (the collection was dropped or renamed, or the resume token \
-         is older than MongoDB's oplog), and its documents have no status that shows which of them were delivered; \
+         or the time of --from is older than MongoDB's oplog), and its documents have no status that shows which of them \
+         were delivered; \
          find the last message that arrived, then start again with --restart and \
          --from ID or --from now"
     )]
@@ -42,6 +43,14 @@ pub enum AdoptError {
         /// The source.
         collection: String,
     },
+    /// The operator named no start that can be used.
+    #[error("--from {start}: {detail}")]
+    WrongStart {
+        /// What the operator named.
+        start: String,
+        /// What is wrong with it, and what to do.
+        detail: String,
+    },
     /// Another process copies.
     #[error(
         "another process copies {collection}; stop it, or wait for the end of its lease ({LEASE:?})"
@@ -63,4 +72,6 @@ pub struct AdoptReport {
     pub listed: Vec<SkippedDocument>,
     /// The first records, of a dry run.
     pub sample: Vec<Document>,
+    /// Whether it was stopped before its end.
+    pub is_partial: bool,
 }

@@ -1,7 +1,7 @@
 //! The document of the bridge: who copies, in which epoch, and the resume token of its change stream.
 //!
 //! `{prefix}outbox_control` has one document for each source, `{_id: "adopt:<database>.<collection>", owner,
-//! ownedUntil, epoch, session, start, token}`. Each transaction of the bridge changes it in its epoch, so an owner
+//! ownedUntil, epoch, session, start, token, mapping}`. Each transaction of the bridge changes it in its epoch, so an owner
 //! that was replaced copies nothing. `session` is that of the owner's transactions: a successor ends the
 //! transaction that a dead owner has open, since every write to the document would wait for its end.
 
@@ -25,6 +25,8 @@ pub struct BridgeState {
     pub epoch: i64,
     /// The resume token; absent while everything must be scanned.
     pub token: Option<Bson>,
+    /// Whether the token was stored with another mapping.
+    pub is_other_mapping: bool,
     /// The start of the change stream of documents without a status, while there is no resume token.
     pub start: Option<Timestamp>,
 }
@@ -34,13 +36,16 @@ pub struct BridgeState {
 pub struct BridgeStore {
     collection: Collection<Document>,
     id: String,
+    /// Names the mapping: stored with the resume token.
+    mapping: String,
 }
 
 impl BridgeStore {
     /// The document of this source.
     pub fn new(outbox: &Collections, mapping: &Mapping) -> Self {
         let collection = outbox.collection(names::CONTROL);
-        Self { collection, id: format!("adopt:{}", mapping.source()) }
+        let id = format!("adopt:{}", mapping.source());
+        Self { collection, id, mapping: mapping.fingerprint() }
     }
 
     /// The session of another owner whose lease is over: its transaction may still be open.
@@ -88,6 +93,7 @@ impl BridgeStore {
         Ok(found.map(|found| BridgeState {
             epoch: found.get_i64("epoch").unwrap_or_default(),
             token: found.get("token").filter(|token| **token != Bson::Null).cloned(),
+            is_other_mapping: found.get_str("mapping").ok() != Some(self.mapping.as_str()),
             start: found.get_timestamp("start").ok(),
         }))
     }
@@ -151,6 +157,7 @@ impl BridgeStore {
         let mut set = doc! { "ownedUntil": until() };
         if let Some(token) = token {
             set.insert("token", doc! { "$literal": token });
+            set.insert("mapping", &self.mapping);
         }
         vec![doc! { "$set": set }]
     }

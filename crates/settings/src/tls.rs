@@ -11,11 +11,11 @@ use crate::files::read_regular;
 use crate::rules::Rules;
 use crate::secret::unreadable;
 
-/// TLS to a server. Its presence requires TLS; an empty table verifies against the system's authorities.
+/// TLS to a server. Its presence requires TLS, also of an empty table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
-    /// The authorities that sign the server's certificate, in PEM. By default: those of the system.
+    /// The authorities that sign the server's certificate, in PEM. Which ones are trusted by default: docs/security.md.
     #[schemars(example = &"/etc/postrider/ca.pem")]
     pub ca_file: Option<PathBuf>,
     /// This client's certificate chain in PEM, if the server requires one.

@@ -29,7 +29,7 @@ pub struct KafkaConfig {
     /// The user to log in with SASL. Without `sasl.mechanism` among the properties, the mechanism is `PLAIN`.
     #[schemars(example = &"postrider")]
     pub username: Option<String>,
-    /// The file with the user's password, read at the start.
+    /// The file with the user's password, read each time that the sink connects.
     #[schemars(example = &"/run/secrets/kafka-password")]
     pub password_file: Option<PathBuf>,
     /// TLS to the brokers. An empty table trusts the system's authorities.

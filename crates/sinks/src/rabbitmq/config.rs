@@ -31,7 +31,7 @@ pub struct RabbitMqConfig {
     /// The user, if the URI names none.
     #[schemars(example = &"postrider")]
     pub username: Option<String>,
-    /// The file with the user's password, read at the start.
+    /// The file with the user's password, read each time that the sink connects.
     #[schemars(example = &"/run/secrets/rabbitmq-password")]
     pub password_file: Option<PathBuf>,
     /// The files of an `amqps` connection. The authorities of `ca_file` are trusted in addition to the system's.

@@ -1,0 +1,138 @@
+//! What a document may do between its insertion and its copy.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+
+use crate::presets::namastack;
+use crate::support::outbox::eventually;
+use crate::support::process::Postrider;
+use crate::util::TestSource;
+
+async fn until_copied(test: &TestSource, count: usize) {
+    eventually("all copies", async || test.records().await.len() == count).await;
+}
+
+async fn receiving(test: &TestSource, more: &[&str]) -> Postrider {
+    let bridge = test.start(&[&["--old-relay-stopped"], more].concat(), "");
+    bridge.until_logged("receiving changes of the other outbox").await;
+    bridge
+}
+
+fn routed(id: &str, event: &str) -> Document {
+    doc! {
+        "_id": id, "event": event, "aggregatetype": "orders", "aggregateid": "k", "type": "Placed",
+        "payload": { "event": event },
+    }
+}
+
+/// One transaction inserts it and changes it.
+#[fixture::test]
+async fn document_that_is_changed_after_its_insertion_is_copied_as_it_is() {
+    let test = TestSource::new("namastack", &["adopt.handler=orders"]).await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
+    let mut bridge = receiving(&test, &[]).await;
+    let documents = test.documents();
+    let mut session = test.outbox.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    documents.insert_one(namastack("a", "k", "NEW", 1)).session(&mut session).await.unwrap();
+    let changed = doc! { "$set": { "payload": r#"{"order": 2}"# } };
+    documents.update_one(doc! { "_id": "a" }, changed).session(&mut session).await.unwrap();
+    session.commit_transaction().await.unwrap();
+
+    until_copied(&test, 1).await;
+    bridge.stop().await;
+
+    assert_eq!(test.records().await[0].get_str("payload").unwrap(), r#"{"order": 2}"#);
+}
+
+/// The filter cannot be a condition on a change.
+#[fixture::test]
+async fn document_that_the_filter_does_not_select_is_left_when_it_arrives() {
+    let more = ["adopt.handler=orders", r#"adopt.fields.filter={"partitionNo": 7}"#];
+    let test = TestSource::new("namastack", &more).await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
+    let mut bridge = receiving(&test, &[]).await;
+    let mut other = namastack("other", "k", "NEW", 1);
+    other.insert("partitionNo", 8);
+    test.insert(vec![other, namastack("a", "k", "NEW", 2)]).await;
+
+    until_copied(&test, 1).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, [Bson::from("a")]);
+    assert_eq!(test.source("other").await.get_str("status").unwrap(), "NEW");
+}
+
+/// A message whose document was deleted at once, and whose `_id` was used again.
+#[fixture::test]
+async fn each_insertion_of_an_id_is_a_message() {
+    let test = TestSource::new("debezium", &["adopt.fields.id=event"]).await;
+    test.insert(vec![routed("0", "0")]).await;
+    let mut bridge = receiving(&test, &["--from", "now"]).await;
+    let mut session = test.outbox.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    for event in ["a", "b", "c"] {
+        let documents = test.documents();
+        documents.insert_one(routed("1", event)).session(&mut session).await.unwrap();
+        documents.delete_one(doc! { "_id": "1" }).session(&mut session).await.unwrap();
+    }
+    session.commit_transaction().await.unwrap();
+
+    until_copied(&test, 3).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, ["a", "b", "c"].map(Bson::from));
+}
+
+/// As canonical extended JSON it is larger than MongoDB permits.
+#[fixture::test]
+async fn document_whose_record_would_be_too_large_is_skipped() {
+    let test = TestSource::new("debezium", &["adopt.fields.id=event"]).await;
+    let mut large = routed("1", "large");
+    large.insert("payload", doc! { "numbers": vec![1; 900_000] });
+    test.insert(vec![routed("0", "0"), large, routed("2", "b")]).await;
+
+    let report = test.adopt(&["--once", "--old-relay-stopped", "--from", "0"]).await;
+    let report = report.with_code(0).json();
+
+    assert_eq!(report["copied"], 1, "{report:#}");
+    let skipped = &report["documents"][0];
+    assert_eq!(skipped["reason"], "malformed", "{report:#}");
+    assert!(skipped["detail"].as_str().unwrap().contains("larger than 16 MB"), "{report:#}");
+    assert_eq!(test.ids().await, [Bson::from("b")]);
+}
+
+/// It would make the owner scan again.
+#[fixture::test]
+async fn restart_of_another_process_leaves_the_token_of_the_owner() {
+    let test = TestSource::new("namastack", &["adopt.handler=orders"]).await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
+    let mut owner = receiving(&test, &[]).await;
+
+    let refused = test.adopt(&["--old-relay-stopped", "--restart"]).await.with_code(1);
+
+    assert!(refused.stderr.contains("another process copies"), "{refused}");
+    let control = test.outbox.admin.collection("outbox_control");
+    let state = control.find_one(doc! { "_id": { "$regex": "^adopt:" } }).await.unwrap().unwrap();
+    assert!(state.get_document("token").is_ok(), "{state}");
+    owner.stop().await;
+}
+
+/// Without `--from` the rest of the scan would be missing.
+#[fixture::test]
+async fn bridge_that_died_in_its_first_scan_needs_its_start_again() {
+    let test = TestSource::new("debezium", &["adopt.fields.id=event"]).await;
+    test.insert(vec![routed("0", "0"), routed("1", "a")]).await;
+    let from = ["--old-relay-stopped", "--from", "0"];
+    let mut killed = test.start(&from, "adopt::before_scan=return");
+    let ended = killed.until_ended(Duration::from_secs(30)).await;
+    assert_eq!(ended.code, None, "{ended}");
+
+    let refused = test.adopt(&["--old-relay-stopped"]).await.with_code(1);
+    assert!(refused.stderr.contains("name the start"), "{refused}");
+    let mut bridge = receiving(&test, &from[1..]).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, [Bson::from("a")]);
+}

@@ -1,0 +1,166 @@
+//! Where the bridge begins, and how it ends before its end.
+
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use bson::{Bson, doc};
+use serde_json::json;
+
+use crate::support::outbox::{eventually, record};
+use crate::support::process::{Ended, Signal};
+use crate::util::TestSource;
+
+fn debezium(id: impl Into<Bson>, key: &str) -> bson::Document {
+    doc! {
+        "_id": id.into(), "aggregatetype": "orders", "aggregateid": key, "type": "Placed",
+        "payload": { "a": 1 },
+    }
+}
+
+const SOURCE_FIELDS: [&str; 5] = [
+    "adopt.fields.key=k",
+    "adopt.fields.type==T",
+    "adopt.fields.payload=p",
+    "adopt.fields.status=s",
+    r#"adopt.fields.undelivered=["new"]"#,
+];
+
+/// Each text is the id of a type that the source uses.
+#[fixture::test]
+async fn id_of_from_has_the_type_of_the_source() {
+    let of_uuid_text = "5f0c2a6e-8f43-4f6e-9d0a-1a2b3c4d5e6f";
+    let later = "6f0c2a6e-8f43-4f6e-9d0a-1a2b3c4d5e6f";
+    let test = TestSource::new("debezium", &[]).await;
+    test.insert(vec![debezium(of_uuid_text, "k"), debezium(later, "k")]).await;
+    let once = async |from| test.adopt(&["--once", "--old-relay-stopped", "--from", from]).await;
+
+    let unknown = once("nonsense").await.with_code(1);
+    assert!(unknown.stderr.contains("--from nonsense: no document has this _id"), "{unknown}");
+    assert!(unknown.stderr.contains(of_uuid_text), "{unknown}");
+    let report = once(of_uuid_text).await.with_code(0).json();
+
+    assert_eq!(report["copied"], 1, "{report:#}");
+    assert_eq!(test.ids().await, [Bson::from(later)]);
+    let report = once("str:5").await.with_code(0).json();
+    assert_eq!(report["skipped"], json!({ "duplicate": 1 }), "{report:#}");
+}
+
+#[fixture::test]
+async fn deleted_document_is_a_start_where_its_type_is_that_of_the_source() {
+    let ids: [ObjectId; 3] = std::array::from_fn(|_| ObjectId::new());
+    let test = TestSource::new("debezium", &[]).await;
+    test.insert(vec![debezium(ids[0], "k"), debezium(ids[2], "k")]).await;
+    let deleted = ids[1].to_hex();
+    let arguments = ["--once", "--old-relay-stopped", "--from"];
+
+    let report = test.adopt(&[&arguments[..], &[&deleted]].concat()).await.with_code(0).json();
+    assert_eq!(report["copied"], 1);
+    assert_eq!(test.ids().await, [Bson::from(ids[2])]);
+
+    let wrong = test.adopt(&[&arguments[..], &["2026-01-31"]].concat()).await.with_code(1);
+    assert!(wrong.stderr.contains("a time such as 2026-01-31T12:00:00Z"), "{wrong}");
+}
+
+#[fixture::test]
+async fn time_that_lies_in_the_future_is_refused() {
+    let test = TestSource::new("debezium", &[]).await;
+    test.insert(vec![debezium(1, "k")]).await;
+
+    for future in ["2200-01-01T00:00:00Z", "2126-01-01T00:00:00Z"] {
+        let refused = test.adopt(&["--old-relay-stopped", "--from", future]).await.with_code(1);
+        assert!(refused.stderr.contains("lies in the future"), "{refused}");
+    }
+}
+
+/// The filter makes the scan slower than a lease.
+#[fixture::test]
+async fn two_bridges_copy_although_the_scan_takes_longer_than_a_lease() {
+    let slow = r#"adopt.fields.filter={"$where": "sleep(4000) || true"}"#;
+    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#, slow]].concat();
+    let test = TestSource::new("fields", &more).await;
+    test.insert((1..=4).map(|id| doc! { "_id": id, "k": "k", "p": id, "s": "new" }).collect())
+        .await;
+
+    let mut first = test.start(&["--old-relay-stopped"], "");
+    let mut second = test.start(&["--old-relay-stopped"], "");
+    eventually("records", async || test.records().await.len() == 4).await;
+
+    let ended = [first.stop().await, second.stop().await];
+    let copied = |ended: &Ended| ended.json()["copied"].as_u64().unwrap();
+    assert_eq!(ended.iter().map(copied).sum::<u64>(), 4);
+}
+
+#[fixture::test]
+async fn another_mapping_scans_again() {
+    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#]].concat();
+    let mut test = TestSource::new("fields", &more).await;
+    test.insert(vec![
+        doc! { "_id": 1, "k": "k", "p": 1, "s": "new" },
+        doc! { "_id": 2, "k": "k", "p": 2, "s": "odd" },
+    ])
+    .await;
+    let mut bridge = test.start(&["--old-relay-stopped"], "");
+    bridge.until_logged("receiving changes of the other outbox").await;
+    bridge.stop().await;
+    assert_eq!(test.ids().await, [Bson::from(1_i64)]);
+
+    test.more.push(r#"adopt.fields.undelivered=["new", "odd"]"#.to_owned());
+    let mut bridge = test.start(&["--old-relay-stopped"], "");
+    eventually("the other record", async || test.records().await.len() == 2).await;
+    bridge.until_logged("receiving changes of the other outbox").await;
+    bridge.stop().await;
+
+    // The same mapping continues.
+    test.insert(vec![doc! { "_id": 3, "k": "k", "p": 3, "s": "new" }]).await;
+    let mut bridge = test.start(&["--old-relay-stopped"], "");
+    eventually("the third record", async || test.records().await.len() == 3).await;
+    let ended = bridge.stop().await;
+    assert!(!ended.stderr.contains("scanning the other outbox"), "{ended}");
+}
+
+#[fixture::test]
+async fn signal_ends_a_single_copy_with_its_report() {
+    let more = [
+        &SOURCE_FIELDS[..],
+        &[
+            r#"adopt.fields.delivered=["done"]"#,
+            r#"adopt.fields.filter={"$where": "sleep(this._id > 1200 ? 20000 : 0) || true"}"#,
+        ],
+    ]
+    .concat();
+    let test = TestSource::new("fields", &more).await;
+    test.insert(vec![doc! { "_id": 1300, "k": "k", "p": 1, "s": "new" }]).await;
+    let mut once = test.start(&["--old-relay-stopped", "--once"], "");
+    eventually("the lease", async || {
+        let control = test.outbox.admin.collection("outbox_control");
+        let owned = doc! { "_id": { "$regex": "^adopt:" }, "ownedUntil": { "$ne": null } };
+        control.find_one(owned).await.unwrap().is_some()
+    })
+    .await;
+
+    once.signal(Signal::TERM);
+    let ended = once.until_ended(Duration::from_secs(15)).await.with_code(1);
+
+    assert_eq!(ended.json()["copied"], 0, "{ended}");
+    assert!(ended.stderr.contains("start it again to copy the rest"), "{ended}");
+}
+
+/// Types of one text are two ids.
+#[fixture::test]
+async fn ids_of_two_types_with_one_text_are_two_records() {
+    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#]].concat();
+    let test = TestSource::new("fields", &more).await;
+    test.outbox.insert([record("1", "k")]).await;
+    test.insert(vec![
+        doc! { "_id": 1, "k": "k", "p": 1, "s": "new" },
+        doc! { "_id": "1", "k": "k", "p": 2, "s": "new" },
+    ])
+    .await;
+
+    let report = test.once().await;
+
+    assert_eq!(report["copied"], 1, "{report:#}");
+    assert_eq!(report["skipped"], json!({ "duplicate": 1 }), "{report:#}");
+    assert_eq!(test.source(1).await.get_str("s").unwrap(), "done");
+    assert_eq!(test.source("1").await.get_str("s").unwrap(), "new");
+}
