@@ -7,8 +7,9 @@ use postrider_store::metric::Description;
 use postrider_store::metrics::{CHECKOUT_DURATION_SECONDS, OPERATION_DURATION_SECONDS};
 
 use crate::events::metrics::APPEND_DURATION_SECONDS;
+use crate::http::metrics::REQUEST_DURATION_SECONDS;
 use crate::relay::metrics::{DELIVERY_LAG_SECONDS, PUBLISH_DURATION_SECONDS};
-use crate::{events, partition, relay};
+use crate::{events, http, partition, relay};
 
 /// Records by status.
 pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
@@ -69,6 +70,7 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
         events::feed::metrics::DESCRIPTIONS.as_slice(),
         events::subscriptions::metrics::DESCRIPTIONS.as_slice(),
         crate::adopt::metrics::DESCRIPTIONS.as_slice(),
+        http::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
         PROCESS_DESCRIPTIONS.as_slice(),
     ]
@@ -94,6 +96,10 @@ const OPERATION_DURATION_SECONDS_BUCKETS: [f64; 12] =
 
 /// From a connection that is free (microseconds) to the time to select a server.
 const CHECKOUT_DURATION_SECONDS_BUCKETS: [f64; 6] = [0.0001, 0.001, 0.01, 0.1, 1.0, 5.0];
+
+/// From a read on a near MongoDB (milliseconds) to the default of `api.timeout`.
+const REQUEST_DURATION_SECONDS_BUCKETS: [f64; 13] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
 /// Renders the page of a scrape, with the present metrics of the process and without gauges of unknown value.
 pub fn page(metrics: &PrometheusHandle) -> String {
@@ -128,6 +134,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         .set_buckets_for_metric(
             Matcher::Full(CHECKOUT_DURATION_SECONDS.into()),
             &CHECKOUT_DURATION_SECONDS_BUCKETS,
+        )?
+        .set_buckets_for_metric(
+            Matcher::Full(REQUEST_DURATION_SECONDS.into()),
+            &REQUEST_DURATION_SECONDS_BUCKETS,
         )?
         .install_recorder()?;
     descriptions().for_each(|description| description.register());

@@ -14,7 +14,7 @@ use super::outbox::eventually;
 use super::process::Postrider;
 
 /// Every label that a series may have; none of them contains an id.
-pub const LABELS: [&str; 13] = [
+pub const LABELS: [&str; 16] = [
     "sink",
     "outcome",
     "status",
@@ -28,6 +28,9 @@ pub const LABELS: [&str; 13] = [
     "source",
     "operation",
     "state",
+    "method",
+    "route",
+    "code",
 ];
 
 /// The Prometheus of this test run. It scrapes one process, until this value is dropped.
