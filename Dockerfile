@@ -42,7 +42,9 @@ RUN mkdir -p benches src examples/demo/src tests/fixture/src tests/model/src \
 
 COPY crates crates
 COPY src src
-RUN cargo build --release --locked --offline --bin postrider
+# The metric postrider_build_info shows it.
+ARG REVISION=
+RUN POSTRIDER_REVISION="$REVISION" cargo build --release --locked --offline --bin postrider
 
 FROM ${RUNTIME}
 

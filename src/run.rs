@@ -1,7 +1,7 @@
 //! `postrider run`: builds every part, supervises them, and ends them in good order.
 //!
 //! ```text
-//! ops server, API → MongoDB (waits) → context → schema → sinks → heartbeat → partitions → relay ← follower
+//! ops server, API → sinks → MongoDB (waits) → context → schema → heartbeat → partitions → relay ← follower
 //!                                                                                               start
 //! signal → stop taking → settle or release what is in flight → let go of partitions
 //!        → sign off                                                                           stop
@@ -149,12 +149,13 @@ async fn work(
 ) -> Result<(), RunError> {
     let id = InstanceId::fresh();
     report_start(plan, id);
+    // Their series exist even while MongoDB is unreachable.
+    let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
+    // All checks that can fail are complete before this instance announces itself.
     let prepared = tokio::select! {
         prepared = prepare(plan, id, name, health) => prepared?,
         () = stop.cancelled() => return Ok(()),
     };
-    // All checks that can fail are complete before this instance announces itself.
-    let sinks = if plan.relay.enabled { sinks(plan)? } else { BTreeMap::new() };
     let instance = Instance::start(plan, id, prepared, stop);
     watch_store(health, instance.heartbeat.pulse());
     if let Some(status) = &instance.sequencing.status {

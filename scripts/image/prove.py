@@ -172,19 +172,28 @@ def its_health_check_works():
     prove(test[0] == "CMD" and '"status":"ok"' in healthy.stdout, f"its health check says: {healthy.stdout.strip()}")
 
 
+def its_metrics_name_the_commit(port):
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    commit = CONFIG["Labels"]["org.opencontainers.image.revision"]
+    found = [line for line in page.splitlines() if line.startswith("postrider_build_info{")]
+    prove(len(found) == 1 and f'revision="{commit}"' in found[0], f"its metrics name the commit: {commit}")
+
+
 def process_1():
     state = subprocess.run([*CRUN, "state", NAME], capture_output=True, text=True)
     return json.loads(state.stdout)["pid"] if state.returncode == 0 else None
 
 
 def it_works_and_stops():
-    environment = environment_of(free_port(), WORK / "secrets")
+    port = free_port()
+    environment = environment_of(port, WORK / "secrets")
     log = WORK / "log"
     database = MongoClient(os.environ["POSTRIDER_TEST_MONGODB_URI"])[NAME]
     container = bundle(NAME, CONFIG["Cmd"], environment.items(), WORK / "secrets")
     running = subprocess.Popen(container, stdout=log.open("w"), stderr=subprocess.STDOUT)
     try:
         its_health_check_works()
+        its_metrics_name_the_commit(port)
         it_is_confined(process_1())
         a_record_goes_through(database.outbox_records)
         start = time.monotonic()

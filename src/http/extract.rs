@@ -16,8 +16,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::events::Flaw;
-use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_body};
+use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_completed};
 use crate::http::auth::Scope;
+use crate::http::entity_tag::refuse_conditions;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 
@@ -121,19 +122,28 @@ impl<T: RequestBody> FromRequest<Api> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, shared: &Api) -> Result<Self, Problem> {
-        let kind = header(request.headers(), CONTENT_TYPE).unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default();
-        if !kind.trim().eq_ignore_ascii_case("application/json") {
-            return Err(Problem::unsupported_media_type());
-        }
-        let bytes = bytes(request, shared.max_body).await?;
-        let text =
-            std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not valid UTF-8"))?;
-        read_body(text, Document::new()).map(Self).map_err(|error| match error {
-            BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
-            BodyError::Invalid(flaws) => Problem::invalid(flaws),
-        })
+        let flaws = refuse_conditions(request.headers());
+        read_json(request, shared, |_| flaws).await.map(Self)
     }
+}
+
+/// Reads a body that is a JSON object, after `complete` has added members and found flaws.
+pub(super) async fn read_json<T: RequestBody>(
+    request: Request,
+    shared: &Api,
+    complete: impl FnOnce(&mut Document) -> Vec<Flaw>,
+) -> Result<T, Problem> {
+    let kind = header(request.headers(), CONTENT_TYPE).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default();
+    if !kind.trim().eq_ignore_ascii_case("application/json") {
+        return Err(Problem::unsupported_media_type());
+    }
+    let bytes = bytes(request, shared.max_body).await?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not valid UTF-8"))?;
+    read_completed(text, complete).map_err(|error| match error {
+        BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
+        BodyError::Invalid(flaws) => Problem::invalid(flaws),
+    })
 }
 
 /// No body, or an empty object. Any other body is refused, since it would be ignored.
@@ -144,6 +154,10 @@ impl FromRequest<Api> for NoBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, shared: &Api) -> Result<Self, Problem> {
+        let flaws = refuse_conditions(request.headers());
+        if !flaws.is_empty() {
+            return Err(Problem::invalid(flaws));
+        }
         let is_empty = |body: serde_json::Map<String, serde_json::Value>| body.is_empty();
         match bytes(request, shared.max_body).await {
             Ok(bytes) if bytes.is_empty() => Ok(Self),

@@ -2,22 +2,27 @@
 //!
 //! ```text
 //! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
+//!   → metrics                                                       metrics
 //!   → request id, permit, time limit, panics                        middleware
-//!     → route → Call<scope, path, query>, Body: types               extract, params, auth
+//!     → route → Call<scope, path, query>, Body, Command: types      extract, params, auth, command
 //!       → the call                        events, snapshots, queries, prepare, outbox, fleet
-//!     ← a type as JSON, or problem+json                             list, stream, stored, problem
+//!     ← a type as JSON, or problem+json           list, stream, stored, entity_tag, problem
 //! ```
 //!
 //! A call is a function with `#[utoipa::path]`, from which its route and its part of `/openapi.json`
 //! come.
 
 pub mod auth;
+mod command;
 pub mod config;
+mod entity_tag;
 mod events;
 mod extract;
 mod feed;
 mod fleet;
 mod list;
+mod location;
+pub mod metrics;
 mod middleware;
 mod openapi;
 mod outbox;
@@ -82,5 +87,6 @@ fn routes(shared: Api) -> Router {
         .layer(from_fn(middleware::fail_point))
         .layer(CatchPanicLayer::custom(middleware::answer_panic))
         .layer(from_fn_with_state(shared.clone(), middleware::surround))
+        .layer(from_fn(metrics::measure))
         .with_state(shared)
 }

@@ -1,7 +1,8 @@
 //! Prepare keys: a value reserved under a key, by one of several clients.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
 use bson::{Bson, DateTime, doc};
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use crate::events::json::{
     Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
 };
 use crate::http::extract::{AppendScope, Body, Call, NoBody, ReadScope};
+use crate::http::location::location;
 use crate::http::params::DurationText;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -121,7 +123,8 @@ impl KeyAnswer {
     params(KeyPath),
     request_body(content = PrepareRequest, example = json!({ "value": "ada", "ttl": "30s" })),
     responses(
-        (status = 201, description = "a majority has the reservation", body = KeyAnswer,
+        (status = 201, description = "a majority has the reservation", headers(("Location" = String, description = "the path of the key")),
+            body = KeyAnswer,
             example = json!({ "key": "ada", "value": "u-7", "ttlAt": null })),
         (status = 404, description = "`not_found`: this instance does not serve prepare keys"),
         (status = 409, description = "`already_prepared`: another client has reserved the key"),
@@ -129,8 +132,9 @@ impl KeyAnswer {
 )]
 async fn prepare_key(
     call: Call<AppendScope, KeyPath>,
+    uri: Uri,
     Body(body): Body<PrepareRequest>,
-) -> Result<(StatusCode, Json<KeyAnswer>), Problem> {
+) -> Result<impl IntoResponse, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
     let end = end(&call.state, body.ttl, body.ttl_at).await?;
     let (name, value) = (keys.name(), body.value.0);
@@ -139,7 +143,7 @@ async fn prepare_key(
         return Err(Problem::conflict(ProblemCode::AlreadyPrepared, detail));
     }
     debug!(actor = &*call.actor, name = name.as_str(), key = key.as_str(), "prepared a key");
-    Ok((StatusCode::CREATED, KeyAnswer::new(&key, value, end)))
+    Ok((StatusCode::CREATED, location(uri.path()), KeyAnswer::new(&key, value, end)))
 }
 
 /// Read a reserved key

@@ -126,6 +126,11 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, code, detail)
     }
 
+    /// The same problem, because a condition in a header is not met.
+    pub fn of_condition(self) -> Self {
+        Self { status: StatusCode::PRECONDITION_FAILED, ..self }
+    }
+
     /// The stream has ended: what is asked for is not read any more.
     pub fn gone(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, ProblemCode::StreamEnded, detail)

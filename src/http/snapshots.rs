@@ -1,6 +1,7 @@
 //! Saves and reads snapshots.
 
 use axum::Json;
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 use utoipa::ToSchema;
@@ -8,6 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::events::json::{IdText, JsonObject, Request, Time};
+use crate::http::entity_tag::EntityTag;
 use crate::http::extract::{AppendScope, Body, Call, ReadScope};
 use crate::http::params::{AggregatePath, Bounded, TenantQuery};
 use crate::http::problem::Problem;
@@ -81,7 +83,8 @@ struct SavedAnswer {
     params(AggregatePath),
     request_body(content = SnapshotRequest, example = json!({ "version": 1, "state": { "total": 120 } })),
     responses(
-        (status = 200, description = "a majority has this snapshot, or a newer one", body = SavedAnswer,
+        (status = 200, description = "a majority has this snapshot, or a newer one", headers(("ETag" = String, description = "the version of the stored snapshot, in quotes")),
+            body = SavedAnswer,
             example = json!({ "aggregateId": "o-1", "version": 1, "written": true })),
         (status = 404, description = "`not_found`: this instance does not serve snapshots"),
         (status = 409, description = "`stream_ended`: the stream has ended; nothing was saved"),
@@ -90,14 +93,15 @@ struct SavedAnswer {
 async fn save_snapshot(
     call: Call<AppendScope, AggregatePath>,
     Body(body): Body<SnapshotRequest>,
-) -> Result<Json<SavedAnswer>, Problem> {
+) -> Result<impl IntoResponse, Problem> {
     let AggregatePath { name, id } = call.path;
     let store = SnapshotStore::new(call.state.event_store()?.context().clone());
     let aggregate_id = id.to_string();
     let saved = store.save(&name, body.into_snapshot(id)).await?;
     let (version, written) = (saved.version, saved.written);
     debug!(actor = &*call.actor, aggregate = aggregate_id, version, written, "saved a snapshot");
-    Ok(Json(SavedAnswer { aggregate_id, version, written }))
+    let saved = SavedAnswer { aggregate_id, version, written };
+    Ok((EntityTag(version).header(), Json(saved)))
 }
 
 /// A snapshot. The fields have their stored names, except the id.
@@ -116,14 +120,15 @@ struct SnapshotAnswer {
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/snapshot", tag = "snapshots",
     params(AggregatePath, TenantQuery),
     responses(
-        (status = 200, description = "the snapshot", body = SnapshotAnswer),
+        (status = 200, description = "the snapshot", body = SnapshotAnswer,
+            headers(("ETag" = String, description = "the version of the snapshot, in quotes"))),
         (status = 404, description = "`not_found`: there is no snapshot"),
         (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 async fn load_snapshot(
     call: Call<ReadScope, AggregatePath, TenantQuery>,
-) -> Result<Json<SnapshotAnswer>, Problem> {
+) -> Result<impl IntoResponse, Problem> {
     let AggregatePath { name, id } = call.path;
     let events = call.state.event_store()?;
     let context = events.context();
@@ -137,11 +142,15 @@ async fn load_snapshot(
         events.check_open(&name, &id).await?;
     }
     let missing = || Problem::not_found(format!("{name} {:?} has no snapshot", id.as_str()));
-    Ok(Json(SnapshotAnswer {
+    let snapshot = found.ok_or_else(missing)?;
+    // (`If-None-Match` is not examined: a snapshot can be replaced by one of the same version.)
+    let tag = EntityTag(snapshot.version).header();
+    let answer = SnapshotAnswer {
         context_name: context.settings().name.clone(),
         aggregate_name: name.to_string(),
-        snapshot: found.ok_or_else(missing)?,
-    }))
+        snapshot,
+    };
+    Ok((tag, Json(answer)))
 }
 
 impl From<SnapshotError> for Problem {

@@ -24,6 +24,9 @@ const SEARCH_TIME: Duration = Duration::from_secs(1);
 /// The pause after a count, as a multiple of its duration: counts take 1 % of the time.
 const PAUSE_FACTOR: u32 = 100;
 
+/// The shortest pause after a failed count.
+const MIN_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
 /// The statuses that [`Inspector::backlog`] counts.
 const BACKLOG_STATUSES: [&str; 3] = ["pending", "scheduled", "dead"];
 
@@ -79,21 +82,21 @@ impl Counts {
         loop {
             if self.backlog_due <= Instant::now() {
                 let started = Instant::now();
-                count_backlog(inspector).await;
-                self.backlog_due = Instant::now() + pause(started.elapsed());
+                let is_counted = count_backlog(inspector).await;
+                self.backlog_due = Instant::now() + pause(started.elapsed(), is_counted);
             }
             // A count of its own: it reads delivered records too.
             if self.invalid_due <= Instant::now() {
                 let started = Instant::now();
-                self.search_invalid(inspector).await;
-                self.invalid_due = Instant::now() + pause(started.elapsed());
+                let is_counted = self.search_invalid(inspector).await;
+                self.invalid_due = Instant::now() + pause(started.elapsed(), is_counted);
             }
             tokio::time::sleep_until(self.backlog_due.min(self.invalid_due).into()).await;
         }
     }
 
-    /// Continues the search. The count is a lower bound.
-    async fn search_invalid(&mut self, inspector: &Inspector) {
+    /// Continues the search; returns whether it did not fail. The count is a lower bound.
+    async fn search_invalid(&mut self, inspector: &Inspector) -> bool {
         let began = Instant::now();
         let search = &mut self.search;
         while began.elapsed() < SEARCH_TIME {
@@ -109,11 +112,12 @@ impl Counts {
                 Err(error) => {
                     log_failure(&error);
                     clear_invalid();
-                    return;
+                    return false;
                 }
             }
         }
         set_records("invalid", search.last.max(search.found) as f64);
+        true
     }
 
     /// Invalidates the gauges, and recounts soon after MongoDB is reachable.
@@ -126,7 +130,8 @@ impl Counts {
     }
 }
 
-async fn count_backlog(inspector: &Inspector) {
+/// Counts; returns whether that did not fail.
+async fn count_backlog(inspector: &Inspector) -> bool {
     match inspector.backlog().await {
         Ok(backlog) => {
             let counts = [backlog.pending, backlog.scheduled, backlog.dead];
@@ -135,10 +140,12 @@ async fn count_backlog(inspector: &Inspector) {
             }
             let age = backlog.oldest_pending.unwrap_or_default();
             gauge!(OLDEST_PENDING).set(age.as_secs_f64());
+            true
         }
         Err(error) => {
             log_failure(&error);
             clear_backlog();
+            false
         }
     }
 }
@@ -160,6 +167,24 @@ fn set_records(status: &'static str, count: f64) {
     gauge!(OUTBOX_RECORDS, "status" => status).set(count);
 }
 
-fn pause(cost: Duration) -> Duration {
-    MIN_PAUSE.max(cost * PAUSE_FACTOR)
+/// The pause after a count of this duration. After a failure it does not grow with the duration: a count that
+/// timed out during an outage would leave the gauges unknown for a quarter of an hour.
+fn pause(took: Duration, is_counted: bool) -> Duration {
+    let wanted = took * PAUSE_FACTOR;
+    if is_counted { wanted.max(MIN_PAUSE) } else { wanted.clamp(MIN_RETRY_PAUSE, MIN_PAUSE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_grows_with_a_count_and_is_bounded_after_a_failure() {
+        let (quick, slow) = (Duration::from_millis(2), Duration::from_secs(10));
+
+        assert_eq!(pause(quick, true), MIN_PAUSE);
+        assert_eq!(pause(slow, true), slow * 100);
+        assert_eq!(pause(quick, false), Duration::from_secs(1));
+        assert_eq!(pause(slow, false), MIN_PAUSE);
+    }
 }

@@ -2,18 +2,27 @@
 
 use metrics::gauge;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_process::Collector;
 use postrider_store::metric::Description;
+use postrider_store::metrics::{CHECKOUT_DURATION_SECONDS, OPERATION_DURATION_SECONDS};
 
 use crate::events::metrics::APPEND_DURATION_SECONDS;
+use crate::http::metrics::REQUEST_DURATION_SECONDS;
 use crate::relay::metrics::{DELIVERY_LAG_SECONDS, PUBLISH_DURATION_SECONDS};
-use crate::{events, partition, relay};
+use crate::{events, http, partition, relay};
 
 /// Records by status.
 pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
 /// Age of the oldest pending record.
 pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
-/// Version of this build.
+/// Version and revision of this build.
 pub const BUILD_INFO: &str = "postrider_build_info";
+
+/// The git commit of this build, from the variable `POSTRIDER_REVISION` at its compilation; empty without it.
+pub const REVISION: &str = match option_env!("POSTRIDER_REVISION") {
+    Some(revision) => revision,
+    None => "",
+};
 
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 3] = [
@@ -23,7 +32,28 @@ pub const DESCRIPTIONS: [Description; 3] = [
         "Age of the oldest pending record, from its seq; 0 when none is pending.",
     )
     .in_seconds(),
-    Description::gauge(BUILD_INFO, "Always 1; the label names the version."),
+    Description::gauge(BUILD_INFO, "Always 1; the labels name the version and the git commit."),
+];
+
+/// The descriptions of the metrics that [`Collector`] sets, under the names that all exporters of Prometheus use.
+const PROCESS_DESCRIPTIONS: [Description; 8] = [
+    Description::counter(
+        "process_cpu_seconds_total",
+        "CPU time of the process, user and system, in whole seconds.",
+    )
+    .in_seconds(),
+    Description::gauge("process_resident_memory_bytes", "Memory of the process in RAM.").in_bytes(),
+    Description::gauge("process_virtual_memory_bytes", "Virtual memory of the process.").in_bytes(),
+    Description::gauge(
+        "process_virtual_memory_max_bytes",
+        "Limit of the virtual memory of the process; 0 without a limit.",
+    )
+    .in_bytes(),
+    Description::gauge("process_open_fds", "Open file descriptors of the process."),
+    Description::gauge("process_max_fds", "Limit of open file descriptors; 0 without a limit."),
+    Description::gauge("process_start_time_seconds", "Start of the process, as a Unix time.")
+        .in_seconds(),
+    Description::gauge("process_threads", "Threads of the process."),
 ];
 
 /// All metrics of Postrider.
@@ -31,13 +61,18 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
     [
         relay::metrics::DESCRIPTIONS.as_slice(),
         partition::metrics::DESCRIPTIONS.as_slice(),
+        postrider_store::metrics::DESCRIPTIONS.as_slice(),
+        #[cfg(feature = "rabbitmq")]
+        crate::sink::rabbitmq::metrics::DESCRIPTIONS.as_slice(),
         #[cfg(feature = "kafka")]
         crate::sink::kafka::statistics::DESCRIPTIONS.as_slice(),
         events::metrics::DESCRIPTIONS.as_slice(),
         events::feed::metrics::DESCRIPTIONS.as_slice(),
         events::subscriptions::metrics::DESCRIPTIONS.as_slice(),
         crate::adopt::metrics::DESCRIPTIONS.as_slice(),
+        http::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
+        PROCESS_DESCRIPTIONS.as_slice(),
     ]
     .concat()
     .into_iter()
@@ -55,8 +90,20 @@ const DELIVERY_LAG_SECONDS_BUCKETS: [f64; 14] =
 const APPEND_DURATION_SECONDS_BUCKETS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
-/// Renders the page of a scrape, without gauges of unknown value.
+/// From one read on a near MongoDB (a millisecond) to the limit of one operation.
+const OPERATION_DURATION_SECONDS_BUCKETS: [f64; 12] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+/// From a connection that is free (microseconds) to the time to select a server.
+const CHECKOUT_DURATION_SECONDS_BUCKETS: [f64; 6] = [0.0001, 0.001, 0.01, 0.1, 1.0, 5.0];
+
+/// From a read on a near MongoDB (milliseconds) to the default of `api.timeout`.
+const REQUEST_DURATION_SECONDS_BUCKETS: [f64; 13] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+
+/// Renders the page of a scrape, with the present metrics of the process and without gauges of unknown value.
 pub fn page(metrics: &PrometheusHandle) -> String {
+    Collector::default().collect();
     let known = |line: &&str| line.starts_with('#') || !line.trim_end().ends_with(" NaN");
     metrics.render().split_inclusive('\n').filter(known).collect()
 }
@@ -80,9 +127,22 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
             Matcher::Full(APPEND_DURATION_SECONDS.into()),
             &APPEND_DURATION_SECONDS_BUCKETS,
         )?
+        .set_buckets_for_metric(
+            Matcher::Full(OPERATION_DURATION_SECONDS.into()),
+            &OPERATION_DURATION_SECONDS_BUCKETS,
+        )?
+        .set_buckets_for_metric(
+            Matcher::Full(CHECKOUT_DURATION_SECONDS.into()),
+            &CHECKOUT_DURATION_SECONDS_BUCKETS,
+        )?
+        .set_buckets_for_metric(
+            Matcher::Full(REQUEST_DURATION_SECONDS.into()),
+            &REQUEST_DURATION_SECONDS_BUCKETS,
+        )?
         .install_recorder()?;
     descriptions().for_each(|description| description.register());
-    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    postrider_store::metrics::create_series();
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "revision" => REVISION).set(1.0);
     Ok(handle)
 }
 
@@ -96,7 +156,9 @@ mod tests {
     fn names(text: &str) -> BTreeSet<&str> {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         let words = text.split(|c| !is_name(c));
-        words.filter(|word| word.starts_with("postrider_") && !word.ends_with('_')).collect()
+        let is_metric =
+            |word: &&str| ["postrider_", "process_"].iter().any(|prefix| word.starts_with(prefix));
+        words.filter(|word| is_metric(word) && !word.ends_with('_')).collect()
     }
 
     #[test]

@@ -6,14 +6,19 @@
 mod support;
 
 mod api;
+mod conditions;
 mod described;
+mod documented;
 mod drain;
 mod ending;
 mod events;
 mod feed;
 mod fleet;
+mod idempotency;
 mod killed;
 mod limits;
+mod locations;
+mod metrics;
 mod origin;
 mod outbox;
 mod prepare;

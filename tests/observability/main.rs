@@ -40,6 +40,8 @@ fn described() -> BTreeSet<String> {
 /// The metrics that a query names; the parts of a histogram by its own name.
 fn named(query: &str) -> BTreeSet<String> {
     let words = query.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    let ours = words.filter(|word| word.starts_with("postrider_"));
+    let is_metric =
+        |word: &&str| ["postrider_", "process_"].iter().any(|prefix| word.starts_with(prefix));
+    let ours = words.filter(is_metric);
     ours.map(|name| name.strip_suffix("_bucket").unwrap_or(name).to_owned()).collect()
 }

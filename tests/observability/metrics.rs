@@ -46,9 +46,88 @@ async fn counters_start_at_zero_and_gauges_have_the_state() {
     ];
     scraped.until("postrider_outbox_records", &none).await;
     scraped.until("postrider_oldest_pending_age_seconds", &[(&[], 0.0)]).await;
+    for (metric, value) in [
+        ("postrider_rabbitmq_connections_total", 1.0),
+        ("postrider_rabbitmq_returned_total", 0.0),
+        ("postrider_rabbitmq_unconfirmed_messages", 0.0),
+        ("postrider_rabbitmq_blocked", 0.0),
+    ] {
+        scraped.until(metric, &[(&[("sink", "rabbit")], value)]).await;
+    }
+    for operation in ["lease", "renew", "settle", "append"] {
+        for outcome in ["ok", "error"] {
+            let labels = format!("{{operation=\"{operation}\",outcome=\"{outcome}\"}}");
+            let count =
+                postrider.metric(&format!("postrider_mongodb_operations_total{labels}")).await;
+            assert_eq!(count, Some(0.0), "{labels}");
+        }
+    }
+    scraped.until("postrider_mongodb_checkout_failures_total", &[(&[], 0.0)]).await;
     let (_, page) = postrider.get("/metrics").await;
     let (content, said) = promtool(&["check", "metrics"], &page);
     assert!(content, "{said}\n{page}");
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn metrics_of_the_process_have_the_figures_of_the_system() {
+    let outbox = TestOutbox::new().await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    postrider.until_ready().await;
+
+    let metric =
+        async |name: &str| postrider.metric(name).await.unwrap_or_else(|| panic!("no {name}"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", postrider.id())).unwrap();
+    let of_status = |name: &str| -> f64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let resident = metric("process_resident_memory_bytes").await;
+    let (open, most) = (metric("process_open_fds").await, metric("process_max_fds").await);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let age = now.as_secs_f64() - metric("process_start_time_seconds").await;
+
+    let expected = of_status("VmRSS:") * 1024.0;
+    assert!((0.5..2.0).contains(&(resident / expected)), "{resident} instead of {expected}");
+    assert!(metric("process_virtual_memory_bytes").await >= resident);
+    assert!((0.5..2.0).contains(&(metric("process_threads").await / of_status("Threads:"))));
+    assert!(open >= 5.0 && most >= open, "{open} of {most}");
+    assert!((-1.0..120.0).contains(&age), "started {age} s ago");
+    assert!(metric("process_cpu_seconds_total").await < 60.0);
+    postrider.stop().await;
+}
+
+#[fixture::test]
+async fn records_are_seen_by_scans_at_the_start_and_by_the_change_stream_later() {
+    let outbox = TestOutbox::new().await;
+    let keys = |wanted: std::ops::Range<u8>| {
+        let all = (0..).map(|n| format!("key {n}"));
+        all.filter(move |key| wanted.contains(&postrider::partition::of_key(key)))
+    };
+    let (own, others): (Vec<_>, Vec<_>) =
+        (keys(0..128).take(9).collect(), keys(128..255).take(4).collect());
+    let of = |keys: &[String]| -> Vec<Document> {
+        keys.iter().map(|key| record(&format!("of {key}"), key)).collect()
+    };
+    outbox.insert([of(&own[..5]), of(&others[..2])].concat()).await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&with(settings, &["partitions.static=0-127"]));
+    let seen = async |source: &str| {
+        postrider.metric(&format!("postrider_records_seen_total{{source=\"{source}\"}}")).await
+    };
+    eventually("live", async || postrider.metric("postrider_partitions_live").await == Some(128.0))
+        .await;
+    outbox.until_count(doc! { "status": "done" }, 5).await;
+    let scanned = seen("scan").await.unwrap();
+
+    assert!(scanned >= 5.0, "{scanned}");
+    assert_eq!(seen("change_stream").await, Some(0.0));
+    outbox.insert([of(&own[5..]), of(&others[2..])].concat()).await;
+    outbox.until_count(doc! { "status": "done" }, 9).await;
+
+    assert_eq!(seen("change_stream").await, Some(4.0), "those of its own partitions");
+    assert_eq!(seen("audit").await, Some(0.0));
     postrider.stop().await;
 }
 
@@ -112,6 +191,22 @@ async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
         .until("postrider_publish_duration_seconds_count", &[(&[("sink", "rabbit")], 7.0)])
         .await;
     scraped.until("postrider_delivery_lag_seconds_count", &[(&[("sink", "rabbit")], 4.0)]).await;
+    scraped.until("postrider_rabbitmq_returned_total", &[(&[("sink", "rabbit")], 3.0)]).await;
+    for operation in ["lease", "settle", "heartbeat", "count", "scan"] {
+        let series = format!(
+            "postrider_mongodb_operations_total{{operation=\"{operation}\",outcome=\"ok\"}}"
+        );
+        assert!(postrider.metric(&series).await > Some(0.0), "{series}");
+        let series = format!(
+            "postrider_mongodb_operation_duration_seconds_count{{operation=\"{operation}\"}}"
+        );
+        assert!(postrider.metric(&series).await > Some(0.0), "{series}");
+    }
+    let connections = async |state: &str| {
+        postrider.metric(&format!("postrider_mongodb_connections{{state=\"{state}\"}}")).await
+    };
+    let (in_use, open) = (connections("in_use").await, connections("open").await);
+    assert!(open > Some(0.0) && in_use >= Some(0.0) && in_use < Some(64.0), "{in_use:?} {open:?}");
     // Counted again after a quarter of a minute.
     let counts: [(&[(&str, &str)], f64); 4] = [
         (&[("status", "pending")], 1.0),
@@ -131,8 +226,9 @@ async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
     for label in &labels {
         assert!(LABELS.contains(&&**label), "{label}: {page}");
     }
-    assert!(metrics.iter().all(|metric| metric.starts_with("postrider_")), "{metrics:?}");
-    assert_eq!(metrics.len(), 20, "each is described: {metrics:?}");
+    let described = crate::described();
+    assert!(metrics.is_subset(&described), "{:?}", metrics.difference(&described));
+    assert_eq!(metrics.len(), 38, "each is described: {metrics:?}");
     let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
     let instance = starting.unwrap()["instance"].as_str().unwrap().to_owned();
     for id in ["planted", &outbox.database, &queue.name, &instance] {
@@ -174,6 +270,8 @@ async fn an_outage_is_reported_by_its_gauge_and_part() {
     assert!(content, "{said}");
     let (status, report) = postrider.readyz().await;
     let (live, _) = postrider.get("/livez").await;
+    let failed = "postrider_mongodb_operations_total{operation=\"heartbeat\",outcome=\"error\"}";
+    assert!(postrider.metric(failed).await > Some(0.0));
     to_mongodb.open();
 
     assert_eq!((status, &report["parts"]["store"]["status"]), (503, &json!("down")), "{report}");
@@ -189,7 +287,9 @@ async fn an_outage_is_reported_by_its_gauge_and_part() {
 async fn the_store_is_down_while_the_start_waits_for_mongodb() {
     let proxy = FaultProxy::closed_to(&host_of(&mongodb_uri())).await;
     let mongo = format!("mongo.uri={}", proxy.mongodb_uri("app"));
-    let postrider = Postrider::start(&with(stdout_sink(), &[&mongo]));
+    let rabbit = ["sinks.rabbit.kind=rabbitmq", "sinks.rabbit.uri=amqp://127.0.0.1:1/%2f"];
+    let more = [&mongo, rabbit[0], rabbit[1], "relay.default_sink=out"];
+    let postrider = Postrider::start(&with(stdout_sink(), &more));
 
     postrider.address().await;
     eventually("the series", || async {
@@ -199,6 +299,9 @@ async fn the_store_is_down_while_the_start_waits_for_mongodb() {
     .await;
 
     assert_eq!(postrider.metric("postrider_store_up").await, Some(0.0));
+    let connections = "postrider_rabbitmq_connections_total{sink=\"rabbit\"}";
+    assert_eq!(postrider.metric(connections).await, Some(0.0));
+    assert_eq!(postrider.metric("postrider_records_seen_total{source=\"scan\"}").await, Some(0.0));
     let (_, page) = postrider.get("/metrics").await;
     assert!(!page.contains("\npostrider_outbox_records{"), "not known, so absent: {page}");
     assert!(!page.contains("\npostrider_oldest_pending_age_seconds "), "likewise: {page}");

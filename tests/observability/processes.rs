@@ -2,8 +2,8 @@
 //!
 //! | job | what it is | its faults |
 //! |---|---|---|
-//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API, the feed | deaths, retries, a blocked key, a broker that is down, a pause, an instance that loses MongoDB and dies, a subscription that stopped, a parked event |
-//! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, an erasure that waits for such a record, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
+//! | `shop`, namespace `test` | two instances, RabbitMQ and Kafka, `on_dead = "block"`, the API, the feed | deaths, retries, a blocked key, a broker that is down for one instance and for both, a pause, an instance that loses MongoDB and dies, a subscription that stopped, a parked event |
+//! | `lower` | fixed partitions, 0-127 of 256, the feed | a record of a partition without an owner, no change stream, an erasure that waits for such a record, records that are late, a stream with a missing version, a feed that MongoDB refuses, a slow MongoDB and then none |
 //! | `upper` | fixed partitions, 128-255 | no instance counts the outbox; it stops |
 //! | `bank`, namespace `test` | `postrider adopt` | a document that it skips |
 
@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use bson::{Bson, DateTime, Document, Timestamp, Uuid, doc};
+use postrider::partition;
 use serde_json::{Value, json};
 
 use crate::prometheus::Prometheus;
@@ -52,6 +53,8 @@ pub struct Processes {
     _rest: (TestOutbox, TestOutbox, Queue, Topic),
     /// From `shop` to RabbitMQ.
     pub to_broker: FaultProxy,
+    /// From the second instance of `shop` to `to_broker`.
+    pub to_broker_of_second: FaultProxy,
     /// From the second instance of `shop` to MongoDB.
     pub to_mongodb_of_second: FaultProxy,
     /// From `lower` to MongoDB.
@@ -73,6 +76,7 @@ impl Processes {
         let topic = Topic::new(1).await;
         let mongodb = host_of(&mongodb_uri());
         let to_broker = FaultProxy::to(&host_of(&amqp_uri())).await;
+        let to_broker_of_second = FaultProxy::to_address(to_broker.address()).await;
         let to_mongodb_of_second = FaultProxy::to(&mongodb).await;
         let to_mongodb_of_lower = FaultProxy::to(&mongodb).await;
         before(&shop).await;
@@ -103,7 +107,9 @@ impl Processes {
         };
         // Its change stream gets no answer, and nothing wakes it.
         to_mongodb_of_lower.silence("$changeStream", 9);
-        let second = [settings.clone(), vec![mongo_uri(&to_mongodb_of_second)]].concat();
+        let amqp = amqp_uri_at(&to_broker_of_second.address().to_string());
+        let own = vec![mongo_uri(&to_mongodb_of_second), format!("sinks.rabbit.uri={amqp}")];
+        let second = [settings.clone(), own].concat();
         Self {
             first: Postrider::start(&settings),
             second: Postrider::start(&second),
@@ -121,6 +127,7 @@ impl Processes {
             shop,
             _rest: (lower, upper, queue, topic),
             to_broker,
+            to_broker_of_second,
             to_mongodb_of_second,
             to_mongodb_of_lower,
             settings,
@@ -142,6 +149,7 @@ impl Processes {
             "count(postrider_partitions_owned > 0) == 4",
             "postrider_outbox_records{job=\"shop\", status=\"invalid\"} == 1",
             "postrider_adopt_change_stream_up == 1",
+            "process_resident_memory_bytes{job=\"bank\"} > 0",
         ] {
             prometheus.until(known).await;
         }
@@ -161,6 +169,15 @@ impl Processes {
             "body": [{ "id": "gap", "name": "Imported", "body": {} }],
         };
         streams.insert_one(second).await.unwrap();
+    }
+
+    /// Inserts a record into `lower` that was created a minute ago.
+    pub async fn insert_late(&self, id: &str) {
+        let (lower, ..) = &self._rest;
+        let created = SystemTime::now() - Duration::from_secs(60);
+        let created = doc! { "createdAt": DateTime::from_system_time(created) };
+        let key = (0..).map(|n| format!("{id} {n}")).find(|key| partition::of_key(key) < 128);
+        lower.insert([with(id, &key.unwrap(), created)]).await;
     }
 
     /// Lets MongoDB refuse each change of the feed of `lower`, or none.

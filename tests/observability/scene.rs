@@ -16,7 +16,8 @@ use crate::rules::{RULES, Rule, rules};
 use crate::support::outbox::{eventually, record};
 
 /// Alerts whose rule becomes true in no scene of a minute, and why.
-const ALERTS_NOT_SEEN: [(&str, &str); 4] = [
+const ALERTS_NOT_SEEN: [(&str, &str); 5] = [
+    ("PostriderBacklogGrows", "a backlog would have to grow for half an hour"),
     ("PostriderFeedAuditFindings", "the change stream would have to pass over an append"),
     ("PostriderFeedLate", "an append would have to wait for a minute"),
     ("PostriderSubscriptionLate", "an event would have to wait for ten minutes"),
@@ -34,7 +35,7 @@ const FROM_THE_START: [&str; 6] = [
 ];
 
 /// What the scene must have shown on a panel: a value of at least this.
-const PANEL_PEAKS: [(&str, f64); 23] = [
+const PANEL_PEAKS: [(&str, f64); 32] = [
     ("Pending", 1.0),
     ("Oldest pending", 7200.0),
     ("Dead", 4.0),
@@ -49,10 +50,19 @@ const PANEL_PEAKS: [(&str, f64); 23] = [
     ("Blocked keys", 1.0),
     ("Repaired", 1.0),
     ("Kafka: requests", 0.1),
+    ("RabbitMQ: unconfirmed", 1.0),
+    ("RabbitMQ: connections opened", 1.0),
+    ("RabbitMQ: returned", 1.0),
+    ("Operations at MongoDB", 1.0),
+    ("Failed operations at MongoDB", 1.0),
+    ("MongoDB connections", 1.0),
+    ("Records seen", 1.0),
+    ("Memory", 1e6),
     ("Partitions owned", 256.0),
     ("Partitions live", 128.0),
     ("Rebalances", 1.0),
     ("Paused", 1.0),
+    ("API requests", 0.1),
     ("Appends by outcome", 0.1),
     ("Positions", 1.0),
     ("Appends with a position", 0.1),
@@ -150,6 +160,10 @@ async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
     processes.to_broker.freeze();
     processes.poison_records().await;
     alerts.until("PostriderSuspects").await;
+    processes.to_broker.open();
+    processes.to_broker_of_second.close();
+    alerts.until("PostriderSinkDownOnSome").await;
+    processes.to_broker_of_second.open();
     processes.to_broker.close();
     alerts.until("PostriderSinkDown").await;
     processes.to_broker.open();
@@ -178,6 +192,17 @@ async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
     assert_eq!(processes.append(low, "1", json!("any")).await, 201);
     processes.erase().await;
     alerts.until("PostriderErasureOpen").await;
+    // The series of the histogram must exist before the second one.
+    let late = async {
+        for number in 0.. {
+            processes.insert_late(&format!("late {number}")).await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    };
+    tokio::select! {
+        () = alerts.until("PostriderDeliveryLagHigh") => {}
+        () = late => {}
+    }
     processes.append_behind_a_gap().await;
     alerts.until("PostriderFeedStreamsHeld").await;
     processes.refuse_the_feed(true).await;
@@ -202,5 +227,8 @@ async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
     })
     .await;
     alerts.until("PostriderStoreDown").await;
+    // The series of the status began with the first failure.
+    assert_eq!(processes.append(low, "4", json!("any")).await, 503);
+    alerts.until("PostriderApiErrors").await;
     alerts.until("PostriderAppendsFail").await;
 }

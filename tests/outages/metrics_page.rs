@@ -10,7 +10,7 @@ use crate::support::prometheus::{LABELS, Scraped, labels_and_metrics, promtool};
 const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "released", "lost"];
 
 /// The series that are always there, in addition to those of each sink.
-const ALWAYS: [&str; 15] = [
+const ALWAYS: [&str; 23] = [
     "postrider_keys_held{reason=\"not_due\"}",
     "postrider_keys_held{reason=\"leased\"}",
     "postrider_keys_held{reason=\"sink_paused\"}",
@@ -26,6 +26,14 @@ const ALWAYS: [&str; 15] = [
     "postrider_oldest_pending_age_seconds",
     "postrider_partitions_owned",
     "postrider_store_up",
+    "postrider_records_seen_total{source=\"change_stream\"}",
+    "postrider_records_seen_total{source=\"scan\"}",
+    "postrider_mongodb_operations_total{operation=\"lease\",outcome=\"ok\"}",
+    "postrider_mongodb_operations_total{operation=\"settle\",outcome=\"error\"}",
+    "postrider_mongodb_connections{state=\"in_use\"}",
+    "postrider_mongodb_checkout_failures_total",
+    "process_resident_memory_bytes",
+    "process_cpu_seconds_total",
 ];
 
 /// The expected counts of `postrider_deliveries_total`, over all sinks.
@@ -111,7 +119,9 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
         };
         expected.retain(|series| !is_counted(series));
     }
-    expected.push(format!("postrider_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")));
+    let build = (env!("CARGO_PKG_VERSION"), option_env!("POSTRIDER_REVISION").unwrap_or_default());
+    expected
+        .push(format!("postrider_build_info{{version=\"{}\",revision=\"{}\"}}", build.0, build.1));
     for sink in sinks {
         for name in ["publish_duration_seconds_count", "delivery_lag_seconds_count", "sink_up"] {
             expected.push(format!("postrider_{name}{{sink=\"{sink}\"}}"));

@@ -14,8 +14,24 @@ use super::outbox::eventually;
 use super::process::Postrider;
 
 /// Every label that a series may have; none of them contains an id.
-pub const LABELS: [&str; 9] =
-    ["sink", "outcome", "status", "what", "reason", "version", "le", "work", "cause"];
+pub const LABELS: [&str; 16] = [
+    "sink",
+    "outcome",
+    "status",
+    "what",
+    "reason",
+    "version",
+    "revision",
+    "le",
+    "work",
+    "cause",
+    "source",
+    "operation",
+    "state",
+    "method",
+    "route",
+    "code",
+];
 
 /// The Prometheus of this test run. It scrapes one process, until this value is dropped.
 pub struct Scraped {

@@ -101,6 +101,21 @@ impl EventStore {
             return Err(LoadError::Range(flaw));
         }
         self.check_open(name, id).await?;
+        self.load_open(name, id, range).await
+    }
+
+    /// Streams events as [`load`](Self::load), of a valid range, after the caller's own
+    /// [`check_open`](Self::check_open).
+    ///
+    /// # Errors
+    ///
+    /// Errors of MongoDB, also as items.
+    pub async fn load_open(
+        &self,
+        name: &AggregateName,
+        id: &AggregateId,
+        range: &Range,
+    ) -> Result<impl Stream<Item = Result<EventStream, LoadError>> + Send + use<>, LoadError> {
         let limit = range.limit.unwrap_or(0);
         let filter = filter(id, range);
         let found = self.find(name, filter, doc! { VERSION: 1 }, limit).await?;
@@ -184,8 +199,9 @@ impl EventStore {
         found.map_ok(id).try_collect().await
     }
 
-    /// Checks by one seek that a stream has not ended. One that ends afterwards is noticed at its end,
-    /// and one that is erased at the first append without content.
+    /// Checks by one seek that a stream has not ended, and returns the version of the aggregate; 0 if it
+    /// does not exist. A stream that ends afterwards is noticed at its end, and one that is erased at the
+    /// first append without content.
     ///
     /// # Errors
     ///
@@ -194,11 +210,11 @@ impl EventStore {
         &self,
         name: &AggregateName,
         id: &AggregateId,
-    ) -> Result<(), LoadError> {
+    ) -> Result<i64, LoadError> {
         let aggregate = (name.clone(), id.clone());
         let latest = latest_version(self.context(), &aggregate).await?;
         match latest.state {
-            StreamState::Open => Ok(()),
+            StreamState::Open => Ok(latest.version),
             StreamState::Ended | StreamState::Erased => {
                 Err(LoadError::Ended { version: latest.version })
             }

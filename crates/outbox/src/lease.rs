@@ -19,6 +19,9 @@ use crate::fields::{
 };
 use crate::ids::{InstanceId, LeaseId, RecordId};
 
+/// The action of a lease, in errors and metrics.
+const LEASE: &str = "lease records";
+
 /// The owner id of an instance: its own id at first, and another one after each loss of its
 /// partitions. An instance that found it dead can take over its old leases, and none of its later
 /// ones.
@@ -138,14 +141,16 @@ impl Leaser {
         if !touched.is_empty() {
             statements.push(self.statement(lease, touched, dead_owners));
         }
-        let written = match self.send(statements).await {
+        let written = match self.send(LEASE, statements).await {
             Ok(written) => written,
             Err(error) if error.is_refusal() => return Err(error),
-            Err(lost) => match self.send(vec![self.statement(lease, ids, dead_owners)]).await {
-                // The first try may have leased them.
-                Err(error) if error.is_refusal() => return Err(lost),
-                written => written?,
-            },
+            Err(lost) => {
+                match self.send(LEASE, vec![self.statement(lease, ids, dead_owners)]).await {
+                    // The first try may have leased them.
+                    Err(error) if error.is_refusal() => return Err(lost),
+                    written => written?,
+                }
+            }
         };
         if written.failed.is_empty() && written.matched == ids.len() as u64 {
             return Ok(Grant { held: ids.iter().cloned().collect(), ..Grant::default() });
@@ -169,7 +174,7 @@ impl Leaser {
             "u": [{ "$set": { LEASE_UNTIL: self.until() } }],
             "multi": true,
         };
-        Ok(self.send(vec![statement]).await?.matched)
+        Ok(self.send("renew leases", vec![statement]).await?.matched)
     }
 
     /// Returns which of `ids` the lease holds, read from the primary.
@@ -224,7 +229,7 @@ impl Leaser {
         let mut missing = request.ids();
         missing.retain(|id| !grant.held.contains(id));
         let statement = |id| self.statement(lease, std::slice::from_ref(id), &request.dead_owners);
-        let written = self.send(missing.iter().map(statement).collect()).await?;
+        let written = self.send(LEASE, missing.iter().map(statement).collect()).await?;
         for (index, code) in written.failed {
             let Some(id) = missing.get(index) else { continue };
             if TOO_LARGE_CODES.contains(&code) {
@@ -237,10 +242,13 @@ impl Leaser {
         Ok(())
     }
 
-    async fn send(&self, statements: Vec<Document>) -> Result<Written, StoreError> {
+    async fn send(
+        &self,
+        action: &'static str,
+        statements: Vec<Document>,
+    ) -> Result<Written, StoreError> {
         let name = self.collections.name(names::RECORDS);
-        let database = self.collections.database();
-        update(database, &name, "lease records", statements, AckLevel::Primary).await
+        update(self.collections.database(), &name, action, statements, AckLevel::Primary).await
     }
 
     /// Builds the first lease of records without lease fields: it costs MongoDB a quarter less than

@@ -84,6 +84,15 @@ impl StreamEvent {
         }
     }
 
+    /// Returns the partition of the record.
+    pub fn partition(&self) -> Option<u8> {
+        match self {
+            Self::Pending(record, _) | Self::Misplaced(record, _) => Some(record.partition),
+            Self::Touched { partition, .. } => Some(*partition),
+            Self::Opened(_) | Self::Closed | Self::Somewhere => None,
+        }
+    }
+
     /// Returns the moment up to which the stream was read.
     pub fn at(&self) -> Option<Timestamp> {
         match self {

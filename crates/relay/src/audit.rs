@@ -19,6 +19,7 @@ use postrider_store::text::chain;
 use tracing::{debug, warn};
 
 use crate::context::RelayContext;
+use crate::metrics::ReadSource;
 use crate::sink::Sink;
 
 /// Age at which a record must have been brought: a stream that lags for longer is closed.
@@ -91,6 +92,7 @@ async fn candidates<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Candidate>
         let room = ReadLimit { records: PAGE_RECORDS, bytes: allowance.bytes };
         let over = context.state.key_table.keys_to_skip(&from);
         let page = snapshot.page(&from, &owned, &over, room).await?;
+        context.metrics.seen(ReadSource::Audit, page.records.len());
         for record in page.records {
             let record = context.settings.in_lane(record);
             let is_next = candidates.last().is_none_or(|last| last.lane != record.lane);

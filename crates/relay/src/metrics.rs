@@ -27,6 +27,8 @@ pub const KEYS_HELD: &str = "postrider_keys_held";
 pub const REPAIRED: &str = "postrider_records_repaired_total";
 /// Records that the change stream did not bring, found by an audit.
 pub const AUDIT_FINDINGS: &str = "postrider_audit_findings_total";
+/// Records that the relay read.
+pub const RECORDS_SEEN: &str = "postrider_records_seen_total";
 /// Whether MongoDB refuses or fails to do what the relay asks of it.
 pub const STORE_FAILING: &str = "postrider_store_failing";
 /// Partitions whose records the change stream carries.
@@ -35,7 +37,7 @@ pub const PARTITIONS_LIVE: &str = "postrider_partitions_live";
 pub const CHANGE_STREAM_UP: &str = "postrider_change_stream_up";
 
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 11] = [
+pub const DESCRIPTIONS: [Description; 12] = [
     Description::counter(DELIVERIES, "Deliveries (leases that ended), by sink and outcome."),
     Description::histogram(PUBLISH_DURATION_SECONDS, "Time from publish to the broker's answer.")
         .in_seconds(),
@@ -51,6 +53,11 @@ pub const DESCRIPTIONS: [Description; 11] = [
     Description::counter(
         AUDIT_FINDINGS,
         "Records that the change stream did not report, found by an audit. Expected: 0.",
+    ),
+    Description::counter(
+        RECORDS_SEEN,
+        "Records of its partitions that this instance read, each time, by source: change_stream, scan, \
+         recheck, audit.",
     ),
     Description::gauge(
         STORE_FAILING,
@@ -124,9 +131,25 @@ impl SinkMetrics {
     }
 }
 
+/// Where the relay read a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadSource {
+    ChangeStream,
+    Scan,
+    /// The blockers of keys, read again.
+    Recheck,
+    Audit,
+}
+
+impl ReadSource {
+    /// The labels, in the order of the variants.
+    const LABELS: [&str; 4] = ["change_stream", "scan", "recheck", "audit"];
+}
+
 /// Metrics of the relay.
 #[derive(Debug)]
 pub struct RelayMetrics {
+    seen: [Counter; ReadSource::LABELS.len()],
     settled: BTreeMap<String, Outcomes>,
     audit_findings: Counter,
     repaired_seq: Counter,
@@ -172,7 +195,9 @@ impl RelayMetrics {
         let (repaired_seq, repaired_partition) = (repaired("seq"), repaired("partition"));
         let audit_findings = counter!(AUDIT_FINDINGS);
         audit_findings.increment(0);
-        Self { settled, audit_findings, repaired_seq, repaired_partition }
+        let seen = ReadSource::LABELS.map(|source| counter!(RECORDS_SEEN, "source" => source));
+        seen.iter().for_each(|series| series.increment(0));
+        Self { seen, settled, audit_findings, repaired_seq, repaired_partition }
     }
 
     pub(crate) fn done(&self, sink: &str) {
@@ -193,6 +218,11 @@ impl RelayMetrics {
 
     pub(crate) fn lost(&self, sink: &str) {
         self.of(sink).lost.increment(1);
+    }
+
+    /// Notes that this instance has read so many records of its partitions.
+    pub(crate) fn seen(&self, source: ReadSource, records: usize) {
+        self.seen[source as usize].increment(records as u64);
     }
 
     pub(crate) fn audit_finding(&self) {

@@ -27,6 +27,7 @@ use tracing::debug;
 
 use crate::blocker::Blocker;
 use crate::context::RelayContext;
+use crate::metrics::ReadSource;
 use crate::sink::Sink;
 
 /// Keys whose blockers one command reads.
@@ -84,6 +85,7 @@ async fn recheck_singles<S: Sink>(context: &RelayContext<S>) -> Result<(), Store
         let ids: Vec<Bson> = waiting.iter().map(|(_, blocker)| Bson::from(&blocker.id)).collect();
         let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         let read = snapshot.waiting(&ids, context.settings.batch_bytes).await?;
+        context.metrics.seen(ReadSource::Recheck, read.len());
         let read: HashMap<&RecordId, &Record> =
             read.iter().map(|record| (&record.id, record)).collect();
         for (key, blocker) in &waiting {
@@ -104,6 +106,7 @@ async fn recheck_unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), Sto
         let ids: Vec<Bson> = some.iter().map(|(id, _)| Bson::from(id)).collect();
         let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         let read = snapshot.waiting(&ids, context.settings.batch_bytes).await?;
+        context.metrics.seen(ReadSource::Recheck, read.len());
         let leases: HashMap<&RecordId, Option<Bson>> =
             read.iter().map(|record| (&record.id, lease_of(record))).collect();
         let is_ours = |id: &RecordId, lease| leases.get(id) == Some(&Some(Bson::from(lease)));
@@ -126,6 +129,7 @@ async fn recheck_dead_blockers<S: Sink>(context: &RelayContext<S>) -> Result<(),
         let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
         let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
         let still = snapshot.still_blocking(&ids).await?;
+        context.metrics.seen(ReadSource::Recheck, still.len());
         // (It may have moved to another key.)
         for (key, blocker) in some.iter().filter(|(key, dead)| still.get(&dead.id) != Some(key)) {
             context.state.key_table.unblock_from(key, blocker);
@@ -145,6 +149,7 @@ async fn recheck_batch<S: Sink>(
     let lanes: Vec<_> = lanes.collect();
     let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
     let read = snapshot.fronts(&lanes, context.settings.batch_bytes).await?;
+    context.metrics.seen(ReadSource::Recheck, read.len());
     let mut fronts: HashMap<&LaneKey, Vec<&Record>> = HashMap::new();
     for record in &read {
         fronts.entry(&record.lane).or_default().push(record);

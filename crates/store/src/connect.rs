@@ -15,7 +15,7 @@ use postrider_settings::TlsConfig;
 use postrider_settings::secret::{SecretText, SecretUri};
 
 use crate::error::{StoreError, within};
-use crate::limits;
+use crate::{limits, metrics};
 
 /// Timeout of the server selection, unless the URI sets `serverSelectionTimeoutMS`. Below every
 /// limit in [`limits`](crate::limits), so that the driver's message reaches the log.
@@ -181,7 +181,8 @@ async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> 
     Ok(options)
 }
 
-fn open(options: ClientOptions) -> Result<Client, StoreError> {
+fn open(mut options: ClientOptions) -> Result<Client, StoreError> {
+    options.cmap_event_handler = Some(metrics::of_pool());
     Client::with_options(options).map_err(|source| StoreError::Driver {
         action: "open a MongoDB client",
         source: Box::new(source),

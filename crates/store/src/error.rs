@@ -1,11 +1,11 @@
 //! Errors of MongoDB operations, and whether a retry can help.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mongodb::error::{Error as DriverError, ErrorKind, WriteFailure};
 
 use crate::codes::TOO_LARGE_CODES;
-use crate::driver_text;
+use crate::{driver_text, metrics};
 
 /// Remedy when MongoDB refuses a command.
 const CHECK_REMEDY: &str = "run `postrider check`, which lists what is missing";
@@ -184,7 +184,7 @@ pub fn driver_code(error: &DriverError) -> Option<i32> {
     }
 }
 
-/// Runs one operation with a timeout.
+/// Runs one operation with a timeout, and measures it ([`metrics`]).
 ///
 /// The driver has no socket timeout, so an unresponsive server would block the caller forever. A
 /// dropped operation closes its connection; its outcome is unknown.
@@ -197,11 +197,14 @@ pub async fn within<T>(
     limit: Duration,
     operation: impl IntoFuture<Output = mongodb::error::Result<T>>,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(limit, operation).await {
+    let began = Instant::now();
+    let result = match tokio::time::timeout(limit, operation).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(source)) => Err(StoreError::Driver { action, source: Box::new(source) }),
         Err(_) => Err(StoreError::TimedOut { action, limit }),
-    }
+    };
+    metrics::ended(action, began.elapsed(), result.is_ok());
+    result
 }
 
 #[cfg(test)]

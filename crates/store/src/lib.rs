@@ -13,6 +13,7 @@ pub mod failpoint;
 pub mod insert;
 pub mod limits;
 pub mod metric;
+pub mod metrics;
 pub mod outage_log;
 pub mod read;
 pub mod schema;

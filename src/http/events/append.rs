@@ -1,12 +1,16 @@
 //! Appends events.
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use tracing::debug;
 
 use crate::events::json::AppendRequest;
 use crate::events::{AppendError, Appended};
-use crate::http::extract::{AppendScope, Body, Call};
+use crate::http::command::{AppendCommand, IdempotencyKey};
+use crate::http::entity_tag::{AppendCondition, EntityTag};
+use crate::http::extract::{AppendScope, Call};
+use crate::http::location::location;
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
@@ -14,28 +18,41 @@ use crate::ops::problem_code::ProblemCode;
 
 /// Append events to an aggregate, and enqueue a message for each, in one transaction
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/events", tag = "events",
-    params(AggregatePath),
+    params(AggregatePath, IdempotencyKey, AppendCondition),
     request_body(content = AppendRequest, example = json!({
         "requestId": "place-o-1", "expectedVersion": "none",
         "events": [{ "name": "OrderPlaced", "body": { "total": 120 } }],
     })),
     responses(
-        (status = 201, description = "a majority has the events and their messages", body = Appended, example = json!({
+        (status = 201, description = "a majority has the events and their messages", headers(
+            ("ETag" = String, description = "the version of the aggregate after the append, in quotes"),
+            ("Location" = String, description = "the path of the append"),
+        ), body = Appended, example = json!({
             "id": "0f8fad5b-d9cb-469f-a165-70867728950e", "aggregateId": "o-1", "version": 1, "size": 1,
             "createTime": 1795300063572_i64, "records": ["7c9e6679-7425-40de-944b-e07fc1f90ae7"],
         })),
-        (status = 200, description = "an earlier request with this `requestId` has appended the events: its answer", body = Appended),
+        (status = 200, description = "an earlier request with this `requestId` has appended the events: its answer", body = Appended,
+            headers(("ETag" = String, description = "the version of the aggregate after that append, in quotes"))),
         (status = 404, description = "`not_found`: this instance does not serve events"),
         (status = 409, description = "`version_conflict`, `duplicate_aggregate` or `stream_ended`, with `actualVersion`; `duplicate_request`"),
+        (status = 412, description = "`version_conflict` or `duplicate_aggregate`, with `actualVersion`: the condition of `If-Match` or `If-None-Match` is not met"),
     ),
 )]
 pub(super) async fn append_events(
     call: Call<AppendScope, AggregatePath>,
+    uri: Uri,
     headers: HeaderMap,
-    Body(body): Body<AppendRequest>,
-) -> Result<(StatusCode, Json<Appended>), Problem> {
+    AppendCommand { body, is_conditional }: AppendCommand,
+) -> Result<Response, Problem> {
     let append = body.into_append(call.path.name, call.path.id, trace::read(&headers));
-    let done = call.state.event_store()?.append(append).await?;
+    let done = call.state.event_store()?.append(append).await.map_err(|error| {
+        let is_unmet = matches!(
+            error,
+            AppendError::VersionConflict { .. } | AppendError::DuplicateAggregate { .. }
+        );
+        let problem = Problem::from(error);
+        if is_conditional && is_unmet { problem.of_condition() } else { problem }
+    })?;
     debug!(
         actor = &*call.actor,
         aggregate = done.aggregate_id,
@@ -43,8 +60,12 @@ pub(super) async fn append_events(
         replayed = done.replayed,
         "appended"
     );
-    let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(done)))
+    let tag = EntityTag(done.version).header();
+    if done.replayed {
+        return Ok((tag, Json(done)).into_response());
+    }
+    let location = location(&format!("{}/{}", uri.path(), done.version));
+    Ok((StatusCode::CREATED, tag, location, Json(done)).into_response())
 }
 
 impl From<AppendError> for Problem {

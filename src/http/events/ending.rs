@@ -5,14 +5,15 @@ use axum::http::{HeaderMap, StatusCode};
 
 use crate::events::json::{EndRequest, EraseRequest};
 use crate::events::{Appended, EndError, Erasure, ErasureState};
-use crate::http::extract::{AdminScope, Body, Call};
+use crate::http::command::{Command, IdempotencyKey};
+use crate::http::extract::{AdminScope, Call};
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
 
 /// End a stream: it accepts no further appends, its events cannot be read, and its snapshot is marked as deleted
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/end", tag = "events",
-    params(AggregatePath),
+    params(AggregatePath, IdempotencyKey),
     request_body(content = EndRequest, example = json!({
         "requestId": "end-o-1", "reason": "the order was merged into o-2",
     })),
@@ -26,7 +27,7 @@ use crate::http::trace;
 pub(super) async fn end_stream(
     call: Call<AdminScope, AggregatePath>,
     headers: HeaderMap,
-    Body(body): Body<EndRequest>,
+    Command(body): Command<EndRequest>,
 ) -> Result<(StatusCode, Json<Appended>), Problem> {
     let request = body.into_ending(actor(&call), trace::read(&headers));
     let (name, id) = (&call.path.name, &call.path.id);
@@ -37,7 +38,7 @@ pub(super) async fn end_stream(
 
 /// Erase a stream: end it, and empty its events, its snapshot and its outbox records
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/erase", tag = "events",
-    params(AggregatePath),
+    params(AggregatePath, IdempotencyKey),
     request_body(content = EraseRequest, example = json!({
         "requestId": "erase-o-1", "reason": "request 4711 of the customer", "discardPending": false,
     })),
@@ -51,7 +52,7 @@ pub(super) async fn end_stream(
 pub(super) async fn erase_stream(
     call: Call<AdminScope, AggregatePath>,
     headers: HeaderMap,
-    Body(body): Body<EraseRequest>,
+    Command(body): Command<EraseRequest>,
 ) -> Result<(StatusCode, Json<Erasure>), Problem> {
     let (request, pending) = body.into_ending(actor(&call), trace::read(&headers));
     let (name, id) = (&call.path.name, &call.path.id);

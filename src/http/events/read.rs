@@ -2,13 +2,14 @@
 
 use axum::Json;
 use axum::extract::Extension;
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::events::{EventStream, Range};
+use crate::http::entity_tag::{EntityTag, ReadCondition};
 use crate::http::extract::{Call, ReadScope};
 use crate::http::list::Listed;
 use crate::http::middleware::RequestPermit;
@@ -49,7 +50,7 @@ pub(super) struct EventsQuery {
 ///
 /// With `Accept: application/x-ndjson` the answer has one append per line.
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events", tag = "events",
-    params(AggregatePath, EventsQuery),
+    params(AggregatePath, EventsQuery, ReadCondition),
     responses(
         (status = 200, description = "the appends, sent as they are read", content(
             (Listed<EventStream> = "application/json", example = json!({ "items": [{
@@ -59,7 +60,11 @@ pub(super) struct EventsQuery {
                     "body": { "total": 120 } }],
             }], "next": null })),
             (String = "application/x-ndjson"),
+        ), headers(
+            ("ETag" = String, description = "the version of the aggregate up to which events were read, in quotes; `\"0\"` if it does not exist"),
         )),
+        (status = 304, description = "the version is that of `If-None-Match`",
+            headers(("ETag" = String, description = "the version of the aggregate, in quotes"))),
         (status = 404, description = "`not_found`: this instance does not serve events"),
         (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
@@ -84,48 +89,68 @@ pub(super) async fn list_events(
     if !flaws.is_empty() {
         return Err(Problem::invalid(flaws));
     }
-    let found = call.state.event_store()?.load(&path.name, &path.id, &range).await?;
+    let events = call.state.event_store()?;
+    let version = events.check_open(&path.name, &path.id).await?;
+    let tag = EntityTag(version);
+    if tag.is_known_to(&headers) {
+        return Ok(tag.not_modified());
+    }
+    // What is appended from now on is not part of the version of the answer.
+    let last = range.to_version.map_or(version, |last| last.min(version));
+    let range = Range { to_version: Some(last), ..range };
+    let found = events.load_open(&path.name, &path.id, &range).await?;
     let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), Some(stream))));
-    streamed(found, limit, ListForm::accepted(&headers), permit).await
+    let list = streamed(found, limit, ListForm::accepted(&headers), permit).await?;
+    Ok((tag.header(), [(header::VARY, "Accept")], list).into_response())
 }
 
 /// Read the append of a version
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events/{version}", tag = "events",
-    params(VersionPath, TenantQuery),
+    params(VersionPath, TenantQuery, ReadCondition),
     responses(
-        (status = 200, description = "the append", body = EventStream),
+        (status = 200, description = "the append", body = EventStream,
+            headers(("ETag" = String, description = "the version of the append, in quotes"))),
+        (status = 304, description = "the version is that of `If-None-Match`",
+            headers(("ETag" = String, description = "the version of the append, in quotes"))),
         (status = 404, description = "`not_found`: there is no such append"),
         (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 pub(super) async fn get_events_of_version(
     call: Call<ReadScope, VersionPath, TenantQuery>,
-) -> Result<Json<EventStream>, Problem> {
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let VersionPath { name, id, version: Bounded(version) } = call.path;
     let tenant = call.query.tenant_id.as_deref();
     let found = call.state.event_store()?.single(&name, &id, version, tenant).await?;
     let missing =
         || Problem::not_found(format!("{name} {:?} has no version {version}", id.as_str()));
-    Ok(Json(found.ok_or_else(missing)?))
+    let found = found.ok_or_else(missing)?;
+    Ok(EntityTag(found.version).answer(&headers, found))
 }
 
 /// Read the newest append
 #[utoipa::path(get, path = "/v1/aggregates/{name}/{id}/events/last", tag = "events",
-    params(AggregatePath, TenantQuery),
+    params(AggregatePath, TenantQuery, ReadCondition),
     responses(
-        (status = 200, description = "the append", body = EventStream),
+        (status = 200, description = "the append", body = EventStream,
+            headers(("ETag" = String, description = "the version of the append, in quotes"))),
+        (status = 304, description = "the version is that of `If-None-Match`",
+            headers(("ETag" = String, description = "the version of the append, in quotes"))),
         (status = 404, description = "`not_found`: there is no such append"),
         (status = 410, description = "`stream_ended`: the stream has ended"),
     ),
 )]
 pub(super) async fn get_last_events(
     call: Call<ReadScope, AggregatePath, TenantQuery>,
-) -> Result<Json<EventStream>, Problem> {
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let AggregatePath { name, id } = call.path;
     let tenant = call.query.tenant_id.as_deref();
     let found = call.state.event_store()?.last(&name, &id, tenant).await?;
     let missing = || Problem::not_found(format!("{name} {:?} has no events", id.as_str()));
-    Ok(Json(found.ok_or_else(missing)?))
+    let found = found.ok_or_else(missing)?;
+    Ok(EntityTag(found.version).answer(&headers, found))
 }
 
 /// Which aggregates to list.

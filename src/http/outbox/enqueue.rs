@@ -1,7 +1,8 @@
 //! Enqueues records without an event.
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bson::raw::RawDocumentBuf;
@@ -18,7 +19,9 @@ use uuid::Uuid;
 
 use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request, Time, checked, if_present};
+use crate::http::command::IDEMPOTENCY_KEY;
 use crate::http::extract::{AppendScope, Body, Call};
+use crate::http::location::{below, location};
 use crate::http::params::{INVALID_ID, RecordIdText};
 use crate::http::problem::Problem;
 use crate::http::state::Services;
@@ -167,16 +170,24 @@ pub(super) struct EnqueueAnswer {
         "key": "o-1", "type": "OrderPlaced", "payload": { "total": 120 },
     })),
     responses(
-        (status = 201, description = "a majority has the record", body = EnqueueAnswer,
+        (status = 201, description = "a majority has the record", headers(("Location" = String, description = "the path of the record")),
+            body = EnqueueAnswer,
             example = json!({ "id": "order-7-created" })),
         (status = 409, description = "`duplicate_record`: a record with this `id` or `dedupKey` exists"),
     ),
 )]
 pub(super) async fn enqueue_outbox_record(
     call: Call<AppendScope>,
+    uri: Uri,
     headers: HeaderMap,
     Body(body): Body<RecordRequest>,
-) -> Result<(StatusCode, Json<EnqueueAnswer>), Problem> {
+) -> Result<impl IntoResponse, Problem> {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        // Ignored, it would promise what this call does not do.
+        let refused =
+            "this call accepts none; send an id: a repeated request with it enqueues nothing";
+        return Err(Problem::wrong("Idempotency-Key", refused));
+    }
     let services = call.state.services()?;
     let now = ServerClock::asked(services.collections.database()).await?;
     let raw = encode(body.into_document(&headers, now))?;
@@ -184,11 +195,13 @@ pub(super) async fn enqueue_outbox_record(
     let id = record.id.to_string();
     insert(services, &raw, &record.id).await?;
     debug!(actor = &*call.actor, id, "enqueued a record");
+    // A text that means this id alone: another record may have the same one of another kind.
+    let location = location(&below(uri.path(), &RawId::from(&Bson::from(&record.id)).text()));
     if let Some(wake) = &services.wake {
         let partition = record.hashed_partition();
         wake.at(ScanHint::of(partition, record.lane, record.id));
     }
-    Ok((StatusCode::CREATED, Json(EnqueueAnswer { id })))
+    Ok((StatusCode::CREATED, location, Json(EnqueueAnswer { id })))
 }
 
 impl RecordRequest {

@@ -1,7 +1,8 @@
 //! Creates, lists, pauses, replays and deletes subscriptions.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::{IntoParams, ToSchema};
@@ -15,6 +16,7 @@ use crate::events::subscriptions::{
 };
 use crate::http::extract::{AdminScope, Body, Call, NoBody, ReadScope};
 use crate::http::list::Listed;
+use crate::http::location::{below, location};
 use crate::http::params::{Bounded, DurationText, Limit};
 use crate::http::problem::Problem;
 use crate::http::subscriptions::SubscriptionPath;
@@ -98,18 +100,21 @@ impl Request for SubscriptionRequest {
         "name": "billing", "kind": "pull", "aggregates": ["order"], "lease": "30s",
     })),
     responses(
-        (status = 201, description = "a majority has the subscription", body = SubscriptionReport),
+        (status = 201, description = "a majority has the subscription", body = SubscriptionReport,
+            headers(("Location" = String, description = "the path of the subscription"))),
         (status = 404, description = "`not_found`: the feed is not enabled on this instance"),
         (status = 409, description = "`subscription_exists`; `too_many_subscriptions`; `position_ahead`: `after` is beyond the head"),
     ),
 )]
 pub(super) async fn create_subscription(
     call: Call<AdminScope>,
+    uri: Uri,
     Body(body): Body<SubscriptionRequest>,
-) -> Result<(StatusCode, Json<SubscriptionReport>), Problem> {
+) -> Result<impl IntoResponse, Problem> {
     let created = call.state.subscriptions()?.create(&body.subscription()).await?;
     info!(actor = &*call.actor, subscription = created.name, "created a subscription");
-    Ok((StatusCode::CREATED, Json(created)))
+    let location = location(&below(uri.path(), &created.name));
+    Ok((StatusCode::CREATED, location, Json(created)))
 }
 
 /// List all subscriptions, with their positions and lags

@@ -5,6 +5,7 @@ mod closures;
 mod connection;
 mod hidden;
 mod hurt_node;
+mod metrics;
 mod properties;
 mod returns;
 mod tls;

@@ -17,7 +17,9 @@ use crate::{Append, Expected, NewEvent, Trace};
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AppendRequest {
-    /// The id of the request. A repeated request gets the answer of the first.
+    /// The id of the request. A repeated request gets the answer of the first. Required, unless the header
+    /// Idempotency-Key has it.
+    #[schema(required = false)]
     pub request_id: IdText,
     /// The id of the command.
     pub command_id: Option<IdText>,
@@ -67,20 +69,50 @@ impl<'de> Deserialize<'de> for EventName {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExpectedVersion(Expected);
 
+impl ExpectedVersion {
+    /// Parses a value of a body; `None` if it is invalid.
+    pub fn parse(value: &Bson) -> Option<Self> {
+        let expected = match value {
+            Bson::String(word) => match word.as_str() {
+                "any" => Expected::Any,
+                "none" => Expected::None,
+                "exists" => Expected::Exists,
+                _ => return None,
+            },
+            version => Expected::Exact(integral(version).filter(|version| *version >= 0)?),
+        };
+        Some(Self(expected))
+    }
+
+    /// The expected version.
+    pub fn expected(self) -> Expected {
+        self.0
+    }
+}
+
+impl From<Expected> for ExpectedVersion {
+    fn from(expected: Expected) -> Self {
+        Self(expected)
+    }
+}
+
+impl From<ExpectedVersion> for Bson {
+    /// The value of a body.
+    fn from(version: ExpectedVersion) -> Self {
+        match version.0 {
+            Expected::Any => "any".into(),
+            Expected::None => "none".into(),
+            Expected::Exists => "exists".into(),
+            Expected::Exact(version) => version.into(),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for ExpectedVersion {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         checked(from, |Json(value)| {
-            let expected = match &value {
-                Bson::String(word) => match word.as_str() {
-                    "any" => Some(Expected::Any),
-                    "none" => Some(Expected::None),
-                    "exists" => Some(Expected::Exists),
-                    _ => None,
-                },
-                version => integral(version).filter(|version| *version >= 0).map(Expected::Exact),
-            };
             let refused = "must be a version (0 or above), \"any\", \"none\" or \"exists\"";
-            expected.map(Self).ok_or_else(|| refused.to_owned())
+            Self::parse(&value).ok_or_else(|| refused.to_owned())
         })
     }
 }

@@ -14,7 +14,9 @@ use crate::json::value::IdText;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndRequest {
-    /// The id of the request. A repeated request gets the answer of the first.
+    /// The id of the request. A repeated request gets the answer of the first. Required, unless the header
+    /// Idempotency-Key has it.
+    #[schema(required = false)]
     pub request_id: IdText,
     /// The reason, which is stored in the event and logged.
     pub reason: ReasonText,
@@ -24,7 +26,9 @@ pub struct EndRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EraseRequest {
-    /// The id of the request. A repeated request gets the present state of the erasure.
+    /// The id of the request. A repeated request gets the present state of the erasure. Required, unless
+    /// the header Idempotency-Key has it.
+    #[schema(required = false)]
     pub request_id: IdText,
     /// The reason, which is stored in the event and logged. It must not contain what is erased.
     pub reason: ReasonText,

@@ -15,7 +15,7 @@ mod value;
 pub use append::{AppendRequest, EventName, EventRequest, ExpectedVersion};
 pub use ending::{EndRequest, EraseRequest, ReasonText};
 pub use flaws::MAX_FLAWS;
-pub use reader::{BodyError, Form, Request, checked, if_present, read, read_body};
+pub use reader::{BodyError, Form, Request, checked, if_present, read, read_body, read_completed};
 pub use tree::parse;
 pub(crate) use value::as_written;
 pub use value::{IdText, Json, JsonObject, Time, int64};

@@ -55,11 +55,27 @@ pub enum BodyError {
 ///
 /// [`BodyError`], with all flaws.
 pub fn read_body<T: Request>(text: &str, members: Document) -> Result<T, BodyError> {
-    let (value, flaws) = parse(text).map_err(BodyError::Syntax)?;
+    read_completed(text, |body| {
+        body.extend(members);
+        Vec::new()
+    })
+}
+
+/// Reads a body from a JSON text, after `complete` has added members that are known otherwise, and found
+/// flaws.
+///
+/// # Errors
+///
+/// [`BodyError`], with all flaws.
+pub fn read_completed<T: Request>(
+    text: &str,
+    complete: impl FnOnce(&mut Document) -> Vec<Flaw>,
+) -> Result<T, BodyError> {
+    let (value, mut flaws) = parse(text).map_err(BodyError::Syntax)?;
     let Bson::Document(mut body) = value else {
         return Err(BodyError::Invalid(vec![Flaw::new("", "the body must be an object")]));
     };
-    body.extend(members);
+    flaws.extend(complete(&mut body));
     read_with(body, Form::Json, flaws, T::conflicts).map_err(BodyError::Invalid)
 }
 

@@ -15,7 +15,7 @@ use crate::driver::{Driver, Event, MAX_TARGETS};
 use crate::key_table::KeyState;
 use crate::lane::Lane;
 use crate::live_mode::{LeaveReason, Phase};
-use crate::metrics::PARTITIONS_LIVE;
+use crate::metrics::{PARTITIONS_LIVE, ReadSource};
 use crate::scanner::{ScanResult, ScanTarget, Scanner};
 use crate::sink::Sink;
 
@@ -84,6 +84,9 @@ impl<S: Sink> Driver<S> {
                 self.leave_live(LeaveReason::Overloaded);
                 return Hints::Somewhere;
             }
+        }
+        if event.partition().is_some_and(|it| self.owned.borrow().partitions.contains(&it)) {
+            self.context.metrics.seen(ReadSource::ChangeStream, 1);
         }
         match (event, self.live.phase()) {
             (StreamEvent::Opened(_), _) => {

@@ -7,6 +7,7 @@ use postrider_outbox::record::Record;
 use postrider_outbox::snapshot::{ScanRange, first_keys, size_of};
 use postrider_store::StoreError;
 
+use crate::metrics::ReadSource;
 use crate::partition;
 use crate::scanner::blockers::key_of;
 use crate::scanner::planning::RunLimit;
@@ -35,6 +36,7 @@ impl<S: Sink> Scanner<'_, S> {
             result.skipped += over.keys.len();
             over.keys.extend_from_slice(&blocked);
             let page = snapshot.page(&from, owned, &over, left).await?;
+            self.context.metrics.seen(ReadSource::Scan, page.records.len());
             skipped.extend(page.skipped);
             // (A new primary may not know yet what the stream has shown.)
             result.is_all &= page.is_all && start.handled_until <= snapshot.moment();

@@ -10,6 +10,7 @@ use crate::acquirer::{Acquisition, Origin};
 use crate::blocker::Blocker;
 use crate::key_table::ScanPoint;
 use crate::lane::Lane;
+use crate::metrics::ReadSource;
 use crate::plan::Plan;
 use crate::scanner::planning::RunLimit;
 use crate::scanner::{OpenScan, ScanResult, ScanTarget, Scanner};
@@ -110,6 +111,7 @@ impl<S: Sink> Scanner<'_, S> {
         };
         let own = ReadLimit { records: had + cap + 1, bytes: room.bytes };
         let records = snapshot.read(stretch, own).await?;
+        self.context.metrics.seen(ReadSource::Scan, records.len());
         let is_cut = own.is_filled_by(&records);
         room.bytes = room.bytes.saturating_sub(size_of(&records));
         let (records, blockers, unknown) =

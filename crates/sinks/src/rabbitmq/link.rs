@@ -22,6 +22,7 @@ use crate::rabbitmq::broker_error::{self, Refusal};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::exchanges::Exchanges;
 use crate::rabbitmq::link_state::LinkState;
+use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::publisher::{self, Observer, Request};
 use crate::rabbitmq::refused_targets::RefusedTargets;
 use crate::rabbitmq::rendering::Target;
@@ -52,6 +53,7 @@ pub(super) struct Link {
     /// The bytes of the payloads without a confirm.
     unconfirmed_bytes: AtomicUsize,
     pub(super) liveness: Liveness,
+    metrics: Arc<RabbitMqMetrics>,
 }
 
 /// Part of a sum, until it is dropped.
@@ -124,6 +126,7 @@ impl Link {
     pub(super) async fn open(
         settings: &RabbitMqSettings,
         refused: &Arc<RefusedTargets>,
+        metrics: &Arc<RabbitMqMetrics>,
     ) -> Result<Self, SinkDown> {
         let limit = settings.delivery.timeout;
         let failed = |down: SinkDown| {
@@ -131,7 +134,7 @@ impl Link {
         };
         let ended = CancellationToken::new();
         let opening = async {
-            let link = Self::connect(settings, refused, ended.clone().drop_guard()).await;
+            let link = Self::connect(settings, refused, metrics, ended.clone().drop_guard()).await;
             let link = link.map_err(|error| failed(broker_error::connect_error(&error)))?;
             topology::declare(&link.connection, &settings.name, &settings.own.declare).await?;
             Ok(link)
@@ -153,6 +156,7 @@ impl Link {
     async fn connect(
         settings: &RabbitMqSettings,
         refused: &Arc<RefusedTargets>,
+        metrics: &Arc<RabbitMqMetrics>,
         guard: DropGuard,
     ) -> lapin::Result<Self> {
         let name = format!("postrider {}", settings.name);
@@ -170,6 +174,7 @@ impl Link {
             properties,
         )
         .await?;
+        metrics.opened();
         let begin = Instant::now();
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -180,8 +185,9 @@ impl Link {
         let observer = LinkObserver { state: state.clone(), exchanges: exchanges.clone() };
         // The publisher ends when the link is dropped and the last confirm has arrived; the watch ends with
         // the connection.
-        tokio::spawn(publisher::run(channel, queue, observer, state.subscribe()));
-        tokio::spawn(watch_events(connection.events_listener(), state.clone()));
+        tokio::spawn(publisher::run(channel, queue, observer, state.subscribe(), metrics.clone()));
+        let events = connection.events_listener();
+        tokio::spawn(watch_events(events, state.clone(), metrics.clone()));
         Ok(Self {
             connection,
             exchanges,
@@ -192,6 +198,7 @@ impl Link {
             round_trip,
             unconfirmed_bytes: AtomicUsize::new(0),
             liveness: Liveness::new(),
+            metrics: metrics.clone(),
         })
     }
 
@@ -217,7 +224,8 @@ impl Link {
     /// Opens a channel for one message to a target that was forbidden.
     pub(super) async fn open_trial_channel(&self) -> lapin::Result<TrialChannel> {
         let state = self.state.subscribe();
-        TrialChannel::open(&self.connection, self.exchanges.clone(), state).await
+        let metrics = self.metrics.clone();
+        TrialChannel::open(&self.connection, self.exchanges.clone(), state, metrics).await
     }
 
     /// Returns whether the broker answers on this connection.
@@ -312,16 +320,27 @@ fn change_state(
 async fn watch_events(
     events: impl futures_util::Stream<Item = Event> + Send + 'static,
     state: watch::Sender<LinkState>,
+    metrics: Arc<RabbitMqMetrics>,
 ) {
+    let mut blocked_connection = None;
     let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
+    let mut link = state.subscribe();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            // `lapin` (4.12) does not end the events of a connection that is lost.
+            _ = link.wait_for(|state| matches!(state, LinkState::Down(_))) => return,
+        };
+        let Some(event) = event else { break };
         match event {
             Event::ConnectionBlocked(reason) => {
+                blocked_connection.get_or_insert_with(|| metrics.count_blocked());
                 let cause = format!("the broker has blocked the connection: {reason}");
                 let blocked = LinkState::Blocked(SinkDown::new(cause));
                 change_state(&state, blocked, |state| *state == LinkState::Up);
             }
             Event::ConnectionUnblocked => {
+                blocked_connection = None;
                 change_state(&state, LinkState::Up, |state| matches!(state, LinkState::Blocked(_)));
             }
             // Errors of single channels are among them, and reach the callers that wait on these.

@@ -6,6 +6,7 @@
 //! | `rendering` | a message as AMQP properties; refuses what the protocol cannot carry |
 //! | `delivery` | the way of a message: look-up, publish, confirm |
 //! | `link`, `link_state` | one connection: opened, watched, retired |
+//! | [`metrics`] | the metrics of a sink |
 //! | `exchanges` | the passive look-up of exchanges |
 //! | `topology` | the creation of the declared exchanges, queues and bindings |
 //! | `publisher` | the task that publishes on a channel and collects its confirms |
@@ -24,6 +25,7 @@ mod delivery;
 mod exchanges;
 mod link;
 mod link_state;
+pub mod metrics;
 mod publisher;
 mod refused_targets;
 mod rendering;
@@ -49,6 +51,7 @@ use crate::config::{ConnectionHelp, SinkConfig, SinkSettings};
 use crate::rabbitmq::config::DeclaredTopology;
 pub use crate::rabbitmq::config::{RabbitMqConfig, RabbitMqSettings};
 use crate::rabbitmq::link::Link;
+use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::refused_targets::RefusedTargets;
 use crate::rabbitmq::replaced_links::ReplacedLinks;
 
@@ -66,6 +69,7 @@ pub struct RabbitMq {
     replaced_links: Mutex<ReplacedLinks>,
     refused: Arc<RefusedTargets>,
     trial_permits: Semaphore,
+    metrics: Arc<RabbitMqMetrics>,
 }
 
 impl RabbitMq {
@@ -77,13 +81,15 @@ impl RabbitMq {
     pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
         settings.own.parsed_uri()?;
         let replaces_links = settings.delivery.key_window == 1;
-        Ok(Self::with(settings, replaces_links, Arc::default()))
+        let metrics = RabbitMqMetrics::new(settings.name.as_str());
+        Ok(Self::with(settings, replaces_links, Arc::default(), metrics))
     }
 
     fn with(
         settings: RabbitMqSettings,
         replaces_links: bool,
         refused: Arc<RefusedTargets>,
+        metrics: Arc<RabbitMqMetrics>,
     ) -> Self {
         Self {
             settings,
@@ -92,6 +98,7 @@ impl RabbitMq {
             replaced_links: Mutex::default(),
             refused,
             trial_permits: Semaphore::new(MAX_TRIAL_CHANNELS),
+            metrics,
         }
     }
 }
@@ -200,7 +207,7 @@ impl Sink for RabbitMq {
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
-        let open = Link::open(&self.settings, &self.refused);
+        let open = Link::open(&self.settings, &self.refused, &self.metrics);
         self.link.probe(self.settings.delivery.timeout, open).await
     }
 
@@ -230,6 +237,7 @@ impl Sink for RabbitMq {
     }
 
     fn isolated(&self) -> Self {
-        Self::with(self.settings.without_declarations(), false, self.refused.clone())
+        let settings = self.settings.without_declarations();
+        Self::with(settings, false, self.refused.clone(), self.metrics.clone())
     }
 }

@@ -24,6 +24,7 @@ use tokio::task::coop::unconstrained;
 
 use crate::rabbitmq::broker_error::{self, Refusal};
 use crate::rabbitmq::link_state::LinkState;
+use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::rendering::{Rendered, Target};
 use crate::rabbitmq::return_matcher::ReturnMatcher;
 
@@ -108,6 +109,7 @@ struct Publisher<O> {
     /// Whether the link is down: nothing is published any more.
     is_ending: bool,
     wake_flag: Arc<WakeFlag>,
+    metrics: Arc<RabbitMqMetrics>,
 }
 
 /// Whether more may be ready: `FuturesUnordered` sometimes ends a poll early, and wakes its task for the rest.
@@ -127,6 +129,7 @@ pub(super) async fn run<O: Observer>(
     mut requests: mpsc::UnboundedReceiver<Request>,
     observer: O,
     mut link: watch::Receiver<LinkState>,
+    metrics: Arc<RabbitMqMetrics>,
 ) {
     let mut publisher = Publisher {
         channel,
@@ -138,6 +141,7 @@ pub(super) async fn run<O: Observer>(
         has_lost: false,
         is_ending: false,
         wake_flag: Arc::default(),
+        metrics,
     };
     let mut batch = Vec::new();
     let down = loop {
@@ -220,7 +224,9 @@ impl<O: Observer> Publisher<O> {
         self.limit_abandoned();
         let outstanding = Outstanding { id, serial, target: target.clone() };
         let channel = self.channel.clone();
+        let unconfirmed = self.metrics.count_unconfirmed();
         let mut publishing: Publishing = Box::pin(unconstrained(async move {
+            let _unconfirmed = unconfirmed;
             let options = BasicPublishOptions { mandatory, ..Default::default() };
             let was_connected = channel.status().connected();
             let Target { exchange, routing_key } = target;
@@ -362,6 +368,7 @@ impl<O: Observer> Publisher<O> {
     /// Notes the return that came with an answer. Returns whether there was none.
     fn note_return(&mut self, returned: Option<Box<BasicReturnMessage>>) -> bool {
         let Some(returned) = returned else { return true };
+        self.metrics.returned();
         let id = returned.delivery.properties.message_id().as_ref();
         let id = id.map(|id| id.to_string()).unwrap_or_default();
         let detail = format!(

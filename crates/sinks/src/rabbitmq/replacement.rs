@@ -60,7 +60,7 @@ impl RabbitMq {
             }
             // The declared topology exists, and a broker without a majority may not confirm that.
             let settings = self.settings.without_declarations();
-            let opening = Link::open(&settings, &self.refused);
+            let opening = Link::open(&settings, &self.refused, &self.metrics);
             let Ok(Ok(other)) = tokio::time::timeout(OPEN_TIMEOUT, opening).await else { continue };
             // The broker, or this process, may only have paused.
             if cause == Cause::Unresponsive && is_silent() || has_overdue() {

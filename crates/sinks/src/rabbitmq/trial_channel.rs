@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use crate::rabbitmq::broker_error::Refusal;
 use crate::rabbitmq::exchanges::Exchanges;
 use crate::rabbitmq::link_state::LinkState;
+use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::publisher::{self, Observer, Request};
 use crate::rabbitmq::rendering::Target;
 
@@ -34,13 +35,14 @@ impl TrialChannel {
         connection: &Connection,
         exchanges: Arc<Exchanges>,
         link: watch::Receiver<LinkState>,
+        metrics: Arc<RabbitMqMetrics>,
     ) -> lapin::Result<Self> {
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let (requests, queue) = mpsc::unbounded_channel();
         let is_refused = Arc::new(AtomicBool::new(false));
         let observer = TrialObserver { exchanges, is_refused: is_refused.clone() };
-        tokio::spawn(publisher::run(channel, queue, observer, link));
+        tokio::spawn(publisher::run(channel, queue, observer, link, metrics));
         Ok(Self { requests, is_refused })
     }
 
