@@ -202,7 +202,7 @@ async fn live(count: usize, waiting: usize, keys: usize) -> (f64, f64) {
     let mut daemon = Daemon::start(&collections, &settings);
     // One record shows that it runs.
     support::fill_with(&collections, "First", 0, 1, 1).await;
-    let held = "postrider_keys_held{reason=\"sink_paused\"}";
+    let held = "postrider_blocked_keys{reason=\"sink_paused\"}";
     while topic.messages().await < 1 || daemon.metric(held).await < keys as f64 {
         daemon.pause().await;
     }

@@ -159,7 +159,7 @@ async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
     // One of them goes alone and has no answer; the others wait for their turn.
     processes.to_broker.freeze();
     processes.poison_records().await;
-    alerts.until("PostriderSuspects").await;
+    alerts.until("PostriderKeysQuarantined").await;
     processes.to_broker.open();
     processes.to_broker_of_second.close();
     alerts.until("PostriderSinkDownOnSome").await;
@@ -177,7 +177,7 @@ async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
     let all = "postrider_partitions_owned{job=\"shop\"} == 256";
     alerts.prometheus.until(all).await;
     // A store that works for some instances, and an outbox that is counted again.
-    alerts.until("PostriderDeadRecordsStand").await;
+    alerts.until("PostriderDeadRecordsRemain").await;
     let database = processes.shop.client.database(&processes.shop.database);
     let no_lease = doc! { "leaseId": { "$exists": false } };
     let validator = doc! { "$or": [{ "key": { "$ne": "refused" } }, no_lease] };
@@ -204,7 +204,7 @@ async fn faults_of_lower(processes: &Processes, alerts: &Alerts<'_>) {
         () = late => {}
     }
     processes.append_behind_a_gap().await;
-    alerts.until("PostriderFeedStreamsHeld").await;
+    alerts.until("PostriderFeedStreamsBlocked").await;
     processes.refuse_the_feed(true).await;
     alerts.until("PostriderFeedStopped").await;
     processes.refuse_the_feed(false).await;

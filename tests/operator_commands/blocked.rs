@@ -64,7 +64,7 @@ impl Blocked {
     }
 
     async fn until_blocked(&self, reason: &str, keys: usize) {
-        let series = format!("postrider_keys_held{{reason=\"{reason}\"}}");
+        let series = format!("postrider_blocked_keys{{reason=\"{reason}\"}}");
         self.relay.until_metric(&series, |count| count == keys as f64).await;
     }
 

@@ -150,7 +150,7 @@ async fn refused_assignments_are_reported_once_and_retried() {
     let postrider = Postrider::start(&queue.settings(&outbox));
     postrider.until_logged("can neither acquire nor release partitions").await;
     postrider.until_metric("postrider_partitions_owned", |owned| owned == 0.0).await;
-    let refused = r#"postrider_store_failing{work="assign",cause="refused"}"#;
+    let refused = r#"postrider_store_failing{operation="assign",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     let is_named = |report: &serde_json::Value| {
         let detail = report["parts"]["partitions"]["detail"].as_str().unwrap_or_default();

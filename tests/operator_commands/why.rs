@@ -64,7 +64,7 @@ async fn a_free_record_goes_at_the_next_scan_of_a_live_owner() {
     instance(&outbox, 1).await;
     let next = waits(&outbox, "a").await;
 
-    says(&next, "look", &["next scan of instance ", " on host-7"]);
+    says(&next, "next_scan", &["next scan of instance ", " on host-7"]);
     assert_eq!(next["sink"], "out");
     assert!(next.get("behind").is_none(), "{next}");
 }
@@ -87,9 +87,9 @@ async fn a_record_waits_for_the_blocker_of_its_keys_head() {
     says(&second, "not_due", &["behind a; a is retried at", "the queue is full"]);
     assert_eq!(second["behind"], "a");
     says(&third, "not_due", &["behind a and one more earlier record of its key; a is retried"]);
-    says(&waits(&outbox, "other").await, "look", &[]);
+    says(&waits(&outbox, "other").await, "next_scan", &[]);
     let unordered = [stdout_sink(), vec!["relay.ordering=none".to_owned()]].concat();
-    says(&waits_with(&outbox, unordered, "c").await, "look", &[]);
+    says(&waits_with(&outbox, unordered, "c").await, "next_scan", &[]);
 }
 
 #[fixture::test]
@@ -122,7 +122,7 @@ async fn show_names_the_lease_owner_and_its_end() {
     says(&waits(&outbox, "b").await, "leased", &["behind a; a is leased until", "on host-7"]);
     let gone = waits(&outbox, "c").await;
     says(&gone, "leased", &[&gone_owner.to_string(), "which no longer exists"]);
-    says(&waits(&outbox, "d").await, "suspect", &["is in quarantine", "delivery 2 of 10"]);
+    says(&waits(&outbox, "d").await, "quarantined", &["is in quarantine", "delivery 2 of 10"]);
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
     set_report(&outbox, owner, down).await;
     says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
@@ -217,18 +217,22 @@ async fn the_owners_report_overrides_the_records() {
 
     for (state, what, words) in [
         (down, "sink_paused", "sink out, which is down according to instance"),
-        (doc! { "alone": ["a"] }, "suspect", "is in quarantine on instance"),
+        (doc! { "alone": ["a"] }, "quarantined", "is in quarantine on instance"),
         (doc! { "refused": ["a"] }, "refused", "MongoDB rejects the changes of instance"),
         (doc! { "deadLetter": ["a"] }, "dead_letter", "can send its dead-letter copy"),
         (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
         (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB according to instance"),
         (
             doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },
-            "look",
+            "next_scan",
             "next scan of instance",
         ),
-        (doc! { "blockedKeys": { "suspect": 32_i64 } }, "look", "next scan of instance"),
-        (doc! { "blockedKeys": { "suspect": 33_i64 } }, "look", "one of 33 waiting records"),
+        (doc! { "blockedKeys": { "quarantined": 32_i64 } }, "next_scan", "next scan of instance"),
+        (
+            doc! { "blockedKeys": { "quarantined": 33_i64 } },
+            "next_scan",
+            "one of 33 waiting records",
+        ),
     ] {
         set_report(&outbox, owner, state).await;
 
@@ -287,7 +291,7 @@ async fn partition_without_a_living_owner_and_a_pause_are_named() {
         "partitions": "0-255", "hostname": "host-8",
     };
     instances.insert_one(fixed).await.unwrap();
-    says(&waits(&outbox, "b").await, "look", &["on host-8"]);
+    says(&waits(&outbox, "b").await, "next_scan", &["on host-8"]);
     crate::call_with(&mongo_settings(&outbox.database), &["relay", "pause"]).await.with_code(0);
     says(&waits(&outbox, "b").await, "paused", &["postrider relay resume"]);
 }

@@ -581,7 +581,7 @@ async fn a_validator_that_forbids_outcomes_holds_up_their_keys_alone() {
 
     let mut relay = Postrider::start(&settings(&outbox, &vhost.uri()));
     outbox.until_count(doc! { "status": "done" }, 1_000).await;
-    relay.until_metric("postrider_keys_held{reason=\"refused\"}", |keys| keys == 8.0).await;
+    relay.until_metric("postrider_blocked_keys{reason=\"refused\"}", |keys| keys == 8.0).await;
     let report = relay.readyz().await.1;
     let more = (0..100).map(|n| record(&format!("more {n}"), &format!("k{}", n % 50)));
     outbox.insert(more).await;
@@ -600,7 +600,7 @@ async fn a_validator_that_forbids_outcomes_holds_up_their_keys_alone() {
         DateTime::now().timestamp_millis() > since + 7_000
     })
     .await;
-    let refusals = "postrider_keys_held{reason=\"refused\"}";
+    let refusals = "postrider_blocked_keys{reason=\"refused\"}";
     outbox.records().delete_one(doc! { "_id": "missing 0" }).await.unwrap();
     let deleted = Instant::now();
     outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;

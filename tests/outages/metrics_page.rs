@@ -11,14 +11,14 @@ const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "released", "lost"];
 
 /// The series that are always there, in addition to those of each sink.
 const ALWAYS: [&str; 23] = [
-    "postrider_keys_held{reason=\"not_due\"}",
-    "postrider_keys_held{reason=\"leased\"}",
-    "postrider_keys_held{reason=\"sink_paused\"}",
-    "postrider_keys_held{reason=\"destination_paused\"}",
-    "postrider_keys_held{reason=\"suspect\"}",
-    "postrider_keys_held{reason=\"refused\"}",
-    "postrider_keys_held{reason=\"dead_letter\"}",
-    "postrider_keys_held{reason=\"blocked\"}",
+    "postrider_blocked_keys{reason=\"not_due\"}",
+    "postrider_blocked_keys{reason=\"leased\"}",
+    "postrider_blocked_keys{reason=\"sink_paused\"}",
+    "postrider_blocked_keys{reason=\"destination_paused\"}",
+    "postrider_blocked_keys{reason=\"quarantined\"}",
+    "postrider_blocked_keys{reason=\"refused\"}",
+    "postrider_blocked_keys{reason=\"dead_letter\"}",
+    "postrider_blocked_keys{reason=\"blocked\"}",
     "postrider_outbox_records{status=\"pending\"}",
     "postrider_outbox_records{status=\"dead\"}",
     "postrider_records_repaired_total{what=\"seq\"}",
@@ -97,7 +97,8 @@ pub async fn is_whole_and_clean(postrider: &Postrider, sinks: &[&str], settled: 
     // A settlement counts when it is written, the keys once in each `poll_interval`.
     let is_right = async || {
         let samples = samples(&page().await);
-        let held = samples.iter().filter(|(series, _)| series.starts_with("postrider_keys_held"));
+        let held =
+            samples.iter().filter(|(series, _)| series.starts_with("postrider_blocked_keys"));
         let none_waits = held.map(|(_, count)| count).sum::<f64>() == 0.0;
         settled.is(&sums(&samples)) && none_waits && is_counted(&samples)
     };

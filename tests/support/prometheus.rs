@@ -14,7 +14,7 @@ use super::outbox::eventually;
 use super::process::Postrider;
 
 /// Every label that a series may have; none of them contains an id.
-pub const LABELS: [&str; 16] = [
+pub const LABELS: [&str; 15] = [
     "sink",
     "outcome",
     "status",
@@ -23,7 +23,6 @@ pub const LABELS: [&str; 16] = [
     "version",
     "revision",
     "le",
-    "work",
     "cause",
     "source",
     "operation",

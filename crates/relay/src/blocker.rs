@@ -105,14 +105,14 @@ impl BlockReason {
         Self::Blocked,
     ];
 
-    /// The label in `postrider_keys_held`.
+    /// The label in `postrider_blocked_keys`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotDue => "not_due",
             Self::Leased => "leased",
             Self::SinkPaused => "sink_paused",
             Self::DestinationPaused => "destination_paused",
-            Self::Quarantined => "suspect",
+            Self::Quarantined => "quarantined",
             Self::Refused => "refused",
             Self::DeadLetter => "dead_letter",
             Self::Repair => "repair",

@@ -495,14 +495,14 @@ impl<S: Sink> Driver<S> {
     /// alone does not show that the outage is over.)
     fn on_store_ok(&mut self) {
         if self.schedule.store_answers() {
-            self.context.state.store_health.succeeded(StoreWork::Take);
+            self.context.state.store_health.succeeded(StoreWork::Lease);
             self.is_refusal_reported = false;
             info!("MongoDB responds again; resumed leasing records");
         }
     }
 
     fn on_store_error(&mut self, error: &StoreError) {
-        self.context.state.store_health.failed(StoreWork::Take, Instant::now(), error);
+        self.context.state.store_health.failed(StoreWork::Lease, Instant::now(), error);
         let is_first = self.schedule.store_failed(Instant::now());
         let is_refused = error.is_permanent();
         // An outage may turn out to require an operator.

@@ -29,7 +29,7 @@ use crate::plan::{Defect, RecordState};
 /// Earlier records of a key that are counted.
 const MAX_EARLIER: u64 = 10_000;
 
-/// What a record waits for. The words are those of `postrider_keys_held` if it has one.
+/// What a record waits for. The words are those of `postrider_blocked_keys` if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
@@ -40,7 +40,7 @@ pub enum WaitsFor {
     /// The end of a delivery that is under way.
     Leased,
     /// Its turn in quarantine: its last delivery ended in a crash or a hang.
-    #[serde(rename = "suspect")]
+    #[serde(rename = "quarantined")]
     Quarantined,
     /// Its backoff, or the producer's `visibleAt`.
     NotDue,
@@ -61,7 +61,7 @@ pub enum WaitsFor {
     /// Its destination, which does not confirm.
     DestinationPaused,
     /// Nothing: the next scan of a relay acquires it.
-    #[serde(rename = "look")]
+    #[serde(rename = "next_scan")]
     Scan,
     /// Nothing that comes by itself: its status is unknown to the relay.
     Invalid,

@@ -85,8 +85,9 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
                 let is_first = context.state.store_health.failed(StoreWork::Promote, began, &error);
                 let (words, remedy) = (words(&error), remedy(&error));
                 // The scan meets the same error and logs it, if it finds anything to lease.
-                let is_news =
-                    !is_first && !is_reported && !context.state.store_health.fails(StoreWork::Take);
+                let is_news = !is_first
+                    && !is_reported
+                    && !context.state.store_health.fails(StoreWork::Lease);
                 if error.is_permanent() && is_news {
                     is_reported = true;
                     let error = words;

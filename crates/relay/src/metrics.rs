@@ -22,7 +22,7 @@ pub const DEAD_LETTERS: &str = "postrider_dead_letters_total";
 /// Whether the sink is up.
 pub const SINK_UP: &str = "postrider_sink_up";
 /// Keys whose records must wait.
-pub const KEYS_HELD: &str = "postrider_keys_held";
+pub const BLOCKED_KEYS: &str = "postrider_blocked_keys";
 /// Records repaired.
 pub const REPAIRED: &str = "postrider_records_repaired_total";
 /// Records that the change stream did not bring, found by an audit.
@@ -48,7 +48,7 @@ pub const DESCRIPTIONS: [Description; 12] = [
     .in_seconds(),
     Description::counter(DEAD_LETTERS, "Copies of dead records, by sink and outcome."),
     Description::gauge(SINK_UP, "1 while this instance reaches the broker of the sink, else 0."),
-    Description::gauge(KEYS_HELD, "Blocked keys, by reason."),
+    Description::gauge(BLOCKED_KEYS, "Blocked keys, by reason."),
     Description::counter(REPAIRED, "Records that the relay corrected, by what was wrong."),
     Description::counter(
         AUDIT_FINDINGS,
@@ -236,7 +236,7 @@ impl RelayMetrics {
 
     pub(crate) fn held(&self, counts: &[(BlockReason, usize)]) {
         for (reason, count) in counts {
-            gauge!(KEYS_HELD, "reason" => reason.as_str()).set(*count as f64);
+            gauge!(BLOCKED_KEYS, "reason" => reason.as_str()).set(*count as f64);
         }
     }
 

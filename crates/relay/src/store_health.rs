@@ -115,7 +115,7 @@ impl RefusedOutcomes {
 /// A kind of work with MongoDB, which can fail while the others succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreWork {
-    Take,
+    Lease,
     Renew,
     Settle,
     /// Scheduled records become pending; rare kinds of invalid partitions are corrected.
@@ -123,11 +123,11 @@ pub(crate) enum StoreWork {
 }
 
 impl StoreWork {
-    const ALL: [Self; 4] = [Self::Take, Self::Renew, Self::Settle, Self::Promote];
+    const ALL: [Self; 4] = [Self::Lease, Self::Renew, Self::Settle, Self::Promote];
 
     fn as_str(self) -> &'static str {
         match self {
-            Self::Take => "take",
+            Self::Lease => "lease",
             Self::Renew => "renew",
             Self::Settle => "settle",
             Self::Promote => "promote",
@@ -205,6 +205,6 @@ pub(crate) fn words(error: &StoreError) -> String {
 fn set(work: StoreWork, failure: Option<bool>) {
     for (cause, is_permanent) in [("refused", true), ("unavailable", false)] {
         let failing = if failure == Some(is_permanent) { 1.0 } else { 0.0 };
-        gauge!(STORE_FAILING, "work" => work.as_str(), "cause" => cause).set(failing);
+        gauge!(STORE_FAILING, "operation" => work.as_str(), "cause" => cause).set(failing);
     }
 }

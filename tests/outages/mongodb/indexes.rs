@@ -45,7 +45,7 @@ impl Outage {
     async fn until_reported(&self, index: &str, work: &str) {
         let missing = format!("index {index} of outbox_records is missing");
         self.postrider.until_logged(&missing).await;
-        let refused = format!("postrider_store_failing{{work=\"{work}\",cause=\"refused\"}}");
+        let refused = format!("postrider_store_failing{{operation=\"{work}\",cause=\"refused\"}}");
         self.postrider.until_metric(&refused, |failing| failing == 1.0).await;
         let is_reported = |report: &Value| {
             let store = &report["parts"]["store"];
@@ -95,7 +95,7 @@ async fn polls_without_their_index_report_it_and_resume_with_it() {
 
     outage.drop_index("lane_idx").await;
     outage.outbox.insert([record("second", "a")]).await;
-    outage.until_reported("lane_idx", "take").await;
+    outage.until_reported("lane_idx", "lease").await;
     let show = ["outbox", "list", "--status", "pending"];
     let listed = call_with(&outage.settings, &show).await.with_code(1);
     assert!(listed.stderr.contains("lane_idx of outbox_records is missing"), "{listed}");

@@ -108,7 +108,7 @@ async fn a_mongodb_that_refuses_writes_is_reported_once() {
     until_tried(failed + 2).await.unwrap();
     outbox.insert([record("a1", "a")]).await;
     until_tried(failed + 6).await.unwrap();
-    let refused = r#"postrider_store_failing{work="take",cause="refused"}"#;
+    let refused = r#"postrider_store_failing{operation="lease",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     let (ready, report) = postrider.readyz().await;
 

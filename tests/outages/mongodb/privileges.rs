@@ -58,7 +58,7 @@ async fn a_revoked_privilege_is_named_and_the_relay_resumes() {
         store["status"] == json!(status) && words.iter().all(|word| detail.contains(word))
     };
     postrider.until_report("a refusal", |report| is_named(report, "degraded")).await;
-    let refused = r#"postrider_store_failing{work="take",cause="refused"}"#;
+    let refused = r#"postrider_store_failing{operation="lease",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     postrider.until_logged("MongoDB rejects the relay; paused leasing records").await;
     let show = ["outbox", "show", "second", "--output", "json"];
@@ -106,7 +106,7 @@ async fn a_scheduled_record_without_the_privilege_is_reported() {
     scheduled.insert("visibleAt", bson::DateTime::now());
     outbox.insert([scheduled]).await;
 
-    let refused = r#"postrider_store_failing{work="promote",cause="refused"}"#;
+    let refused = r#"postrider_store_failing{operation="promote",cause="refused"}"#;
     postrider.until_metric(refused, |failing| failing == 1.0).await;
     postrider.until_logged("scheduled records are not promoted").await;
     postrider.until_report("a refusal", |report| report["status"] == "degraded").await;

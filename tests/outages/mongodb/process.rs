@@ -102,7 +102,7 @@ pub async fn outage(away: Duration) {
     }
     to_mongodb.open();
 
-    let renews = "postrider_store_failing{work=\"renew\",cause=\"unavailable\"}";
+    let renews = "postrider_store_failing{operation=\"renew\",cause=\"unavailable\"}";
     postrider.until_metric(renews, |failing| failing == 0.0).await;
     to_broker.delay(Duration::ZERO);
     assert!(noticed < Duration::from_secs(15), "noticed after {noticed:?}");

@@ -34,7 +34,7 @@ async fn a_full_queue_counts_attempts_of_its_records_alone() {
     outbox.insert([to("full", "dies", "a"), to("open", "behind", "a")]).await;
     outbox.insert(many("open", "other", 20)).await;
     let failed = until_counted(outbox, "dies", doubled).await;
-    let not_due = "postrider_keys_held{reason=\"not_due\"}";
+    let not_due = "postrider_blocked_keys{reason=\"not_due\"}";
     postrider.until_metric(not_due, |count| count == 1.0).await;
     outbox.until_count(doc! { "_id": "behind", "status": "done" }, 1).await;
     let dead = outbox.record("dies").await;
@@ -148,7 +148,7 @@ async fn a_blocked_key_is_in_the_metric_until_its_requeue() {
     amqp.classic("open").await;
     let more = ["relay.max_attempts=1", "relay.on_dead=block"];
     let postrider = outage.start(&outage.vhost.uri(), &more).await;
-    let blocked = "postrider_keys_held{reason=\"blocked\"}";
+    let blocked = "postrider_blocked_keys{reason=\"blocked\"}";
     postrider.until_metric(blocked, |count| count == 0.0).await;
 
     outbox.insert(["a", "b"].map(|key| to("late", key, key))).await;

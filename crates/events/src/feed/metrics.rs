@@ -14,7 +14,7 @@ pub const SEQUENCED: &str = "postrider_feed_appends_total";
 /// Age of the oldest append that waits for a position.
 pub const LAG_SECONDS: &str = "postrider_feed_lag_seconds";
 /// Streams that get no further positions, by reason.
-pub const HELD: &str = "postrider_feed_streams_held";
+pub const HELD: &str = "postrider_feed_blocked_streams";
 /// Whether the change stream of the feed is open.
 pub const CHANGE_STREAM_UP: &str = "postrider_feed_change_stream_up";
 

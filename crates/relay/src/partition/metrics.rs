@@ -78,7 +78,7 @@ impl FleetMetrics {
     /// Sets whether MongoDB refuses the commands of the assignment.
     pub fn refused(&self, refused: bool) {
         let failing = if refused { 1.0 } else { 0.0 };
-        gauge!(STORE_FAILING, "work" => "assign", "cause" => "refused").set(failing);
+        gauge!(STORE_FAILING, "operation" => "assign", "cause" => "refused").set(failing);
     }
 
     /// Marks the gauges unknown while MongoDB does not answer.
