@@ -7,25 +7,8 @@ use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
 use metrics::{SharedString, counter, histogram};
-use postrider_store::metric::Description;
 
-/// Requests, by answer.
-pub const REQUESTS: &str = "postrider_http_requests_total";
-/// From the headers of a request to the beginning of its answer.
-pub const REQUEST_DURATION_SECONDS: &str = "postrider_http_request_duration_seconds";
-
-/// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 2] = [
-    Description::counter(
-        REQUESTS,
-        "Requests to the API, by method, route and status; 499: the client left first.",
-    ),
-    Description::histogram(
-        REQUEST_DURATION_SECONDS,
-        "Time from the headers of a request to the beginning of its answer.",
-    )
-    .in_seconds(),
-];
+use crate::telemetry::metrics::{HTTP_REQUEST_DURATION_SECONDS, HTTP_REQUESTS};
 
 /// The code of a request whose client left before its answer began, as nginx writes it.
 const CLIENT_LEFT: u16 = 499;
@@ -59,9 +42,9 @@ impl Drop for Measured {
         let (method, code) = (self.method, self.code.to_string());
         let route = self.route.as_ref().map_or("", MatchedPath::as_str);
         let route = SharedString::from(route.to_owned());
-        counter!(REQUESTS, "method" => method, "route" => route.clone(), "code" => code)
+        counter!(HTTP_REQUESTS, "method" => method, "route" => route.clone(), "code" => code)
             .increment(1);
-        histogram!(REQUEST_DURATION_SECONDS, "method" => method, "route" => route)
+        histogram!(HTTP_REQUEST_DURATION_SECONDS, "method" => method, "route" => route)
             .record(self.begun.elapsed().as_secs_f64());
     }
 }

@@ -22,7 +22,7 @@ mod feed;
 mod fleet;
 mod list;
 mod location;
-pub mod metrics;
+mod metrics;
 mod middleware;
 mod openapi;
 mod outbox;

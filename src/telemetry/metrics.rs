@@ -7,9 +7,8 @@ use postrider_store::metric::Description;
 use postrider_store::metrics::{CHECKOUT_DURATION_SECONDS, OPERATION_DURATION_SECONDS};
 
 use crate::events::metrics::APPEND_DURATION_SECONDS;
-use crate::http::metrics::REQUEST_DURATION_SECONDS;
 use crate::relay::metrics::{DELIVERY_LAG_SECONDS, PUBLISH_DURATION_SECONDS};
-use crate::{events, http, partition, relay};
+use crate::{events, partition, relay};
 
 /// Records by status.
 pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
@@ -17,6 +16,10 @@ pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
 pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
 /// Version and revision of this build.
 pub const BUILD_INFO: &str = "postrider_build_info";
+/// Requests to the API, by answer.
+pub const HTTP_REQUESTS: &str = "postrider_http_requests_total";
+/// From the headers of a request to the beginning of its answer.
+pub const HTTP_REQUEST_DURATION_SECONDS: &str = "postrider_http_request_duration_seconds";
 
 /// The git commit of this build, from the variable `POSTRIDER_REVISION` at its compilation; empty without it.
 pub const REVISION: &str = match option_env!("POSTRIDER_REVISION") {
@@ -25,7 +28,7 @@ pub const REVISION: &str = match option_env!("POSTRIDER_REVISION") {
 };
 
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 3] = [
+pub const DESCRIPTIONS: [Description; 5] = [
     Description::gauge(OUTBOX_RECORDS, "Records in the outbox, by status."),
     Description::gauge(
         OLDEST_PENDING,
@@ -33,6 +36,15 @@ pub const DESCRIPTIONS: [Description; 3] = [
     )
     .in_seconds(),
     Description::gauge(BUILD_INFO, "Always 1; the labels name the version and the git commit."),
+    Description::counter(
+        HTTP_REQUESTS,
+        "Requests to the API, by method, route and status; 499: the client left first.",
+    ),
+    Description::histogram(
+        HTTP_REQUEST_DURATION_SECONDS,
+        "Time from the headers of a request to the beginning of its answer.",
+    )
+    .in_seconds(),
 ];
 
 /// The descriptions of the metrics that [`Collector`] sets, under the names that all exporters of Prometheus use.
@@ -70,7 +82,6 @@ pub fn descriptions() -> impl Iterator<Item = Description> {
         events::feed::metrics::DESCRIPTIONS.as_slice(),
         events::subscriptions::metrics::DESCRIPTIONS.as_slice(),
         crate::adopt::metrics::DESCRIPTIONS.as_slice(),
-        http::metrics::DESCRIPTIONS.as_slice(),
         DESCRIPTIONS.as_slice(),
         PROCESS_DESCRIPTIONS.as_slice(),
     ]
@@ -98,7 +109,7 @@ const OPERATION_DURATION_SECONDS_BUCKETS: [f64; 12] =
 const CHECKOUT_DURATION_SECONDS_BUCKETS: [f64; 6] = [0.0001, 0.001, 0.01, 0.1, 1.0, 5.0];
 
 /// From a read on a near MongoDB (milliseconds) to the default of `api.timeout`.
-const REQUEST_DURATION_SECONDS_BUCKETS: [f64; 13] =
+const HTTP_REQUEST_DURATION_SECONDS_BUCKETS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
 /// Renders the page of a scrape, with the present metrics of the process and without gauges of unknown value.
@@ -136,8 +147,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
             &CHECKOUT_DURATION_SECONDS_BUCKETS,
         )?
         .set_buckets_for_metric(
-            Matcher::Full(REQUEST_DURATION_SECONDS.into()),
-            &REQUEST_DURATION_SECONDS_BUCKETS,
+            Matcher::Full(HTTP_REQUEST_DURATION_SECONDS.into()),
+            &HTTP_REQUEST_DURATION_SECONDS_BUCKETS,
         )?
         .install_recorder()?;
     descriptions().for_each(|description| description.register());
