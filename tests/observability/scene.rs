@@ -171,6 +171,8 @@ async fn faults_of_shop(processes: &Processes, alerts: &Alerts<'_>) {
     alerts.until("PostriderPaused").await;
     processes.switch("resume").await;
     processes.shop.until_count(doc! { "status": "done" }, 69).await;
+    // The series of the route began with the first appends.
+    assert_eq!(processes.append(&processes.first, "5", json!("any")).await, 201);
     // The other instance takes over its partitions.
     processes.to_mongodb_of_second.close();
     alerts.until("PostriderInstanceWithoutStore").await;
