@@ -50,7 +50,8 @@ const PANEL_PEAKS: [(&str, f64); 32] = [
     ("Blocked keys", 1.0),
     ("Repaired", 1.0),
     ("Kafka: requests", 0.1),
-    ("RabbitMQ: unconfirmed", 1.0),
+    // Messages are confirmed between two scrapes.
+    ("RabbitMQ: unconfirmed", 0.0),
     ("RabbitMQ: connections opened", 1.0),
     ("RabbitMQ: returned", 1.0),
     ("Operations at MongoDB", 1.0),
