@@ -320,7 +320,7 @@ async fn adopting() -> (TestOutbox, Postrider) {
     insert_old(&outbox, &["COMPLETED"]).await;
     let own = ["adopt.collection=old_outbox_records", "adopt.handler=h", "ops.listen=127.0.0.1:0"];
     let settings = [mongo_settings(&outbox.database), own.map(str::to_owned).to_vec()].concat();
-    let mut arguments = vec!["adopt", "--preset", "namastack"];
+    let mut arguments = vec!["adopt", "--preset", "namastack", "--old-relay-stopped"];
     for setting in &settings {
         arguments.extend(["--set", setting]);
     }
