@@ -14,7 +14,7 @@ use crate::adopt::mapping::Mapping;
 use crate::adopt::old_relay;
 use crate::adopt::presets::Preset;
 use crate::adopt::report::AdoptReport;
-use crate::adopt::source::StartPoint;
+use crate::adopt::start::StartPoint;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, Format, OutputArgs};
 use crate::cli::run::Signals;
@@ -42,10 +42,10 @@ pub(super) struct Options {
     old_relay_stopped: bool,
     /// Where to begin, for documents without a status: with what is inserted from now on, or since a time
     /// (2026-01-31T12:00:00Z), or after the document with this _id
-    #[arg(long, value_parser = start_of, value_name = "now|TIME|ID")]
+    #[arg(long, value_parser = start_of, value_name = "now|TIME|ID", allow_hyphen_values = true)]
     from: Option<StartPoint>,
     /// Ignore the stored resume token: start again at --from, or with a scan
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["once", "dry_run"])]
     restart: bool,
     #[command(flatten)]
     output: OutputArgs,
@@ -123,6 +123,13 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
             show(&report, false, format)?;
             if report.is_partial {
                 let detail = "stopped before the end; start it again to copy the rest";
+                return Err(Failure::Failed(anyhow::anyhow!(detail)));
+            }
+            if report.left > 0 {
+                let left = report.left;
+                let detail = format!(
+                    "{left} documents arrived during the copy and were left; start it again, or without --once"
+                );
                 return Err(Failure::Failed(anyhow::anyhow!(detail)));
             }
             return Ok(());

@@ -137,6 +137,39 @@ async fn values_of_cap_stay_as_they_are_written() {
     assert_eq!(records[0].get_str("contentType").unwrap(), "application/json");
 }
 
+/// A header or key that is lost without a word would be another message.
+#[fixture::test]
+async fn cap_messages_whose_headers_or_own_key_cannot_be_read_are_skipped() {
+    let test = TestSource::new("cap", &["adopt.fields.key=Content.Value.id"]).await;
+    let contents = [
+        r#"{"Headers": {"d": {"$date": "x"}}, "Value": {"id": 1}}"#,
+        r#"{"Headers": {"$oid": "zz", "cap-msg-id": "36"}, "Value": {"id": 1}}"#,
+        r#"{"Headers": {"a": "\ud800"}, "Value": {"id": 1}}"#,
+        r#"{"Headers": {"n": 12345678901234567890123}, "Value": {"id": 1}}"#,
+        r#"{"Headers": {}, "Value": {"ID": "x"}}"#,
+        r#"{"Headers": {}, "Value": {"id": {"$oid": "x"}}}"#,
+        "plain",
+        r#"{"Headers": {"n": 5}, "Value": {"id": 1}}"#,
+    ];
+    let documents = contents.iter().zip(1_i64..).map(|(content, id)| {
+        let mut document = cap(id, "Scheduled", 0, None, None);
+        document.insert("Content", *content);
+        document
+    });
+    test.insert(documents.collect()).await;
+
+    let report = test.once().await;
+
+    assert_eq!(report["copied"], 1, "{report:#}");
+    assert_eq!(report["skipped"], serde_json::json!({ "malformed": 7 }), "{report:#}");
+    let details = report["documents"].to_string();
+    for detail in
+        ["the headers", "the key is absent", "the payload (Content) cannot be read as JSON"]
+    {
+        assert!(details.contains(detail), "{detail}: {report:#}");
+    }
+}
+
 #[fixture::test]
 async fn cap_messages_are_copied_with_headers_and_due_times() {
     let test = TestSource::new("cap", &[]).await;

@@ -203,3 +203,43 @@ async fn document_whose_status_the_mark_does_not_fit_is_skipped() {
     assert_eq!(test.ids().await, [Bson::from(3_i64)]);
     assert_eq!(test.source(2).await.get_i32("s").unwrap(), 5);
 }
+
+/// The mark would be written over what was copied.
+#[fixture::test]
+async fn date_of_the_mark_must_not_be_what_is_copied() {
+    let more = [
+        "adopt.fields.key=k",
+        "adopt.fields.type==T",
+        "adopt.fields.payload=p",
+        "adopt.fields.status=s",
+        r#"adopt.fields.undelivered=["new"]"#,
+        r#"adopt.fields.delivered=["done"]"#,
+    ];
+    for done_at in ["p", "p.at", "k", "_id"] {
+        let mut test = TestSource::new("fields", &more).await;
+        test.more.push(format!("adopt.fields.done_at={done_at}"));
+
+        let refused = test.adopt(&["--dry-run"]).await.with_code(2);
+
+        let is = format!("adopt.fields.done_at: = \"{done_at}\" is set when");
+        assert!(refused.stderr.contains(&is), "{refused}");
+    }
+}
+
+#[fixture::test]
+async fn status_inside_of_a_text_cannot_be_marked() {
+    let more = [
+        "adopt.fields.key=k",
+        "adopt.fields.type==T",
+        "adopt.fields.payload=p",
+        "adopt.fields.status=m.s",
+        r#"adopt.fields.undelivered=["new"]"#,
+        r#"adopt.fields.delivered=["done"]"#,
+    ];
+    let test = TestSource::new("fields", &more).await;
+    test.insert(vec![doc! { "_id": 1, "k": "k", "p": 1, "m": r#"{"s": "new"}"# }]).await;
+
+    let report = test.once().await;
+
+    assert_eq!(report["skipped"], serde_json::json!({ "malformed": 1 }), "{report:#}");
+}

@@ -131,12 +131,7 @@ async fn signal_ends_a_single_copy_with_its_report() {
     let test = TestSource::new("fields", &more).await;
     test.insert(vec![doc! { "_id": 1300, "k": "k", "p": 1, "s": "new" }]).await;
     let mut once = test.start(&["--old-relay-stopped", "--once"], "");
-    eventually("the lease", async || {
-        let control = test.outbox.admin.collection("outbox_control");
-        let owned = doc! { "_id": { "$regex": "^adopt:" }, "ownedUntil": { "$ne": null } };
-        control.find_one(owned).await.unwrap().is_some()
-    })
-    .await;
+    until_owned(&test).await;
 
     once.signal(Signal::TERM);
     let ended = once.until_ended(Duration::from_secs(15)).await.with_code(1);
@@ -163,4 +158,121 @@ async fn ids_of_two_types_with_one_text_are_two_records() {
     assert_eq!(report["skipped"], json!({ "duplicate": 1 }), "{report:#}");
     assert_eq!(test.source(1).await.get_str("s").unwrap(), "done");
     assert_eq!(test.source("1").await.get_str("s").unwrap(), "new");
+}
+
+async fn until_owned(test: &TestSource) {
+    eventually("the lease", async || {
+        let control = test.outbox.admin.collection("outbox_control");
+        let owned = doc! { "_id": { "$regex": "^adopt:" }, "ownedUntil": { "$ne": null } };
+        control.find_one(owned).await.unwrap().is_some()
+    })
+    .await;
+}
+
+/// Each document is read 300 ms after the one before.
+async fn slowly_scanned(more: &[&str]) -> TestSource {
+    let slow = [
+        r#"adopt.fields.delivered=["done"]"#,
+        r#"adopt.fields.filter={"$where": "sleep(300) || true"}"#,
+    ];
+    let test = TestSource::new("fields", &[&SOURCE_FIELDS[..], &slow, more].concat()).await;
+    test.insert((1..=9).map(|id| doc! { "_id": id, "k": "k", "p": id, "s": "new" }).collect())
+        .await;
+    test
+}
+
+/// It was there before, and has its place.
+#[fixture::test]
+async fn document_that_is_touched_during_the_scan_keeps_its_place() {
+    let test = slowly_scanned(&[]).await;
+    let mut bridge = test.start(&["--old-relay-stopped"], "");
+    bridge.until_logged("scanning the other outbox").await;
+    let touched = doc! { "$set": { "touched": true } };
+    test.documents().update_one(doc! { "_id": 7 }, touched).await.unwrap();
+
+    eventually("all records", async || test.records().await.len() == 9).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, (1..=9_i64).map(Bson::from).collect::<Vec<_>>());
+}
+
+/// The change stream has it, which a single copy does not read: it scans again.
+#[fixture::test]
+async fn document_that_becomes_undelivered_during_a_single_copy_is_copied() {
+    let test = slowly_scanned(&[]).await;
+    test.insert(vec![doc! { "_id": 10, "k": "k", "p": 10, "s": "odd" }]).await;
+    let mut once = test.start(&["--old-relay-stopped", "--once"], "");
+    until_owned(&test).await;
+    let new = doc! { "$set": { "s": "new" } };
+    test.documents().update_one(doc! { "_id": 10 }, new).await.unwrap();
+
+    let ended = once.until_ended(Duration::from_secs(60)).await.with_code(0);
+
+    assert_eq!((&ended.json()["copied"], &ended.json()["skipped"]), (&json!(10), &json!({})));
+}
+
+/// What MongoDB refuses does not renew the lease with it.
+#[fixture::test]
+async fn two_bridges_copy_behind_many_refused_documents() {
+    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#]].concat();
+    let test = TestSource::new("fields", &more).await;
+    let document = |id: i32| doc! { "_id": id, "k": "k", "p": id, "s": "new" };
+    test.insert((0..1_000).map(document).collect()).await;
+    test.insert((2_000..2_003).map(document).collect()).await;
+    let database = test.outbox.client.database(&test.outbox.database);
+    let unchanged = doc! { "$or": [{ "_id": { "$gte": 2_000 } }, { "s": "new" }] };
+    let change = doc! { "collMod": &test.collection, "validator": unchanged };
+    database.run_command(change).await.unwrap();
+
+    let mut first = test.start(&["--old-relay-stopped"], "");
+    let mut second = test.start(&["--old-relay-stopped"], "");
+    eventually("the others", async || test.records().await.len() == 3).await;
+
+    first.stop().await;
+    second.stop().await;
+}
+
+/// A rotation by name: the collection is renamed, and a new one takes its name.
+#[fixture::test]
+async fn documents_inserted_before_their_collection_ends_are_copied() {
+    let test = TestSource::new("debezium", &[]).await;
+    test.insert(vec![debezium(1, "k")]).await;
+    let from = ["--old-relay-stopped", "--from", "now"];
+    let mut bridge = test.start(&from, "");
+    bridge.until_logged("receiving changes of the other outbox").await;
+    bridge.stop().await;
+    test.insert((2..=4).map(|id| debezium(id, "k")).collect()).await;
+    test.documents().drop().await.unwrap();
+    test.insert(vec![debezium(9, "k")]).await;
+
+    let ended = test.adopt(&from).await.with_code(1);
+
+    assert!(ended.stderr.contains("cannot be resumed"), "{ended}");
+    assert_eq!(test.ids().await, [2_i64, 3, 4].map(Bson::from));
+}
+
+#[fixture::test]
+async fn ids_of_several_types_cannot_be_a_start() {
+    let test = TestSource::new("debezium", &[]).await;
+    test.insert(vec![debezium(1, "k"), debezium("x", "k"), debezium(ObjectId::new(), "k")]).await;
+
+    let refused = test.adopt(&["--once", "--old-relay-stopped", "--from", "1"]).await.with_code(1);
+
+    assert!(refused.stderr.contains("have several types"), "{refused}");
+    let negative = test.adopt(&["--once", "--old-relay-stopped", "--from", "-5"]).await;
+    assert!(negative.with_code(1).stderr.contains("have several types"));
+}
+
+#[fixture::test]
+async fn dry_run_shows_what_was_copied_before() {
+    let test = TestSource::new("debezium", &[]).await;
+    test.insert((1..=3).map(|id| debezium(id, "k")).collect()).await;
+    let from = ["--old-relay-stopped", "--once", "--from", "1"];
+    assert_eq!(test.adopt(&from).await.with_code(0).json()["copied"], 2);
+    test.insert(vec![debezium(4, "k")]).await;
+
+    let report = test.adopt(&["--dry-run", "--from", "1"]).await.with_code(0).json();
+
+    assert_eq!(report["copied"], 1, "{report:#}");
+    assert_eq!(report["skipped"], json!({ "duplicate": 2 }), "{report:#}");
 }

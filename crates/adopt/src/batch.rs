@@ -59,6 +59,10 @@ impl Bridge {
             if stop.is_cancelled() {
                 return Ok(Some(Ended::Stopped));
             }
+            // (A transaction that MongoDB refuses does not renew the lease.)
+            if !self.keep(owned, None).await? {
+                return Ok(Some(Ended::NotOwner));
+            }
             let token = token.filter(|_| parts.is_empty());
             match copier.copy(owned.session, &part, token).await {
                 CopyOutcome::All => {
@@ -78,12 +82,7 @@ impl Bridge {
                     parts.push(part);
                 }
                 CopyOutcome::Refused { at, reason: SkipReason::Duplicate, detail } => {
-                    let existing = self.existing(&part).await?;
-                    let (known, rest): (Vec<CopyCandidate>, Vec<CopyCandidate>) =
-                        part.into_iter().partition(|candidate| {
-                            let id = record_id(candidate);
-                            id.is_some_and(|id| existing.contains(&comparable(&id)))
-                        });
+                    let (known, rest) = self.split_known(part).await?;
                     if known.is_empty() {
                         // Two documents of this batch have one id.
                         let mut rest = rest;
@@ -92,10 +91,7 @@ impl Bridge {
                         parts.push(rest);
                         continue;
                     }
-                    for candidate in &known {
-                        let detail = "the outbox has a record of this id".to_owned();
-                        self.skip_candidate(candidate, SkipReason::Duplicate, detail, report);
-                    }
+                    self.skip_known(&known, report);
                     parts.push(rest);
                 }
                 CopyOutcome::Refused { at, reason, detail } => {
@@ -142,6 +138,24 @@ impl Bridge {
     ) {
         let id = RecordId::from(candidate.id.clone()).to_string();
         self.skip_document(SkippedDocument { id, reason, detail }, report);
+    }
+
+    /// Separates the documents whose records the outbox has.
+    pub(crate) async fn split_known(
+        &self,
+        candidates: Vec<CopyCandidate>,
+    ) -> Result<(Vec<CopyCandidate>, Vec<CopyCandidate>), StoreError> {
+        let existing = self.existing(&candidates).await?;
+        Ok(candidates.into_iter().partition(|candidate| {
+            record_id(candidate).is_some_and(|id| existing.contains(&comparable(&id)))
+        }))
+    }
+
+    pub(crate) fn skip_known(&self, known: &[CopyCandidate], report: &mut AdoptReport) {
+        for candidate in known {
+            let detail = "the outbox has a record of this id".to_owned();
+            self.skip_candidate(candidate, SkipReason::Duplicate, detail, report);
+        }
     }
 
     /// The ids of these records that the outbox has.

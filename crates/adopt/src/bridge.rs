@@ -5,28 +5,27 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, DateTime, Document, Timestamp};
-use futures_util::StreamExt;
+use bson::{Bson, Document, Timestamp};
 use mongodb::change_stream::event::ResumeToken;
 use postrider_outbox::collections::Collections;
 use postrider_store::text::chain;
-use postrider_store::{
-    OutageLog, ServerClock, StoreError, cluster_time, failpoint, limits, within,
-};
+use postrider_store::{OutageLog, ServerClock, StoreError, cluster_time, limits, within};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use crate::changed_since::{ChangedSince, id_text};
+use crate::changed_since::id_text;
 use crate::copy::{self, CopySession};
 use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
 use crate::report::{AdoptError, AdoptReport};
+use crate::scan::next_page;
 use crate::source::{
-    self, BATCH_PAUSE, Source, SourceChange, SourceError, SourceStream, StartPoint, StreamStart,
-    change, is_lost,
+    BATCH_PAUSE, Source, SourceChange, SourceStream, StreamStart, change, is_lost,
 };
+use crate::source_check::SourceError;
+use crate::start::StartPoint;
 use crate::state::{BridgeStore, LEASE};
 
 /// The pause of a process that may not copy, until it asks again.
@@ -35,14 +34,17 @@ const STANDBY_PAUSE: Duration = Duration::from_secs(2);
 /// The pause after an error.
 pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 
+/// The longest pause after errors in a row, each of which doubles it.
+const MAX_FAILURE_PAUSE: Duration = Duration::from_secs(15);
+
 /// The bridge of one source.
 pub struct Bridge {
     pub(crate) outbox: Collections,
     pub(crate) mapping: Mapping,
-    source: Source,
+    pub(crate) source: Source,
     pub(crate) store: BridgeStore,
     pub(crate) owner: String,
-    clock: ServerClock,
+    pub(crate) clock: ServerClock,
     pub(crate) metrics: AdoptMetrics,
     outage: OutageLog,
     trouble: Mutex<Option<String>>,
@@ -116,7 +118,10 @@ impl Bridge {
         let mut report = AdoptReport::default();
         let mut scan = self.source.scan(behind.as_ref()).await?;
         while let Some(page) = next_page(&mut scan).await? {
-            for candidate in self.read_all(&page, &mut report).await? {
+            let candidates = self.read_all(&page, &mut report).await?;
+            let (known, candidates) = self.split_known(candidates).await?;
+            self.skip_known(&known, &mut report);
+            for candidate in candidates {
                 report.copied += 1;
                 if report.sample.len() < 10 {
                     report.sample.extend(Document::try_from(candidate.record.as_ref()));
@@ -142,48 +147,13 @@ impl Bridge {
         let Some(mut owned) = self.acquire(&mut kept).await? else {
             return Err(AdoptError::Owned { collection: self.mapping.source() });
         };
-        self.metrics.scans_at_start.increment(1);
-        let scanning = async {
-            let at = self.source.snapshot_time().await?;
-            self.scan(&mut owned, at, behind.as_ref(), stop, &mut report).await
-        };
-        let ended = scanning.await;
+        let ended = self.scans(&mut owned, behind.as_ref(), stop, &mut report).await;
         self.release().await;
         match ended? {
             Some(Ended::NotOwner) => Err(AdoptError::Owned { collection: self.mapping.source() }),
             Some(Ended::Stopped | Ended::Lost) => Ok(AdoptReport { is_partial: true, ..report }),
             None => Ok(report),
         }
-    }
-
-    /// Behind which document a scan begins; documents without a status need one.
-    async fn behind(&self, from: Option<&StartPoint>) -> Result<Option<Bson>, AdoptError> {
-        match from {
-            Some(StartPoint::Id(id)) => self.id_of(id).await.map(Some),
-            _ if self.mapping.has_state() => Ok(None),
-            _ => Err(AdoptError::NoDocument { collection: self.mapping.source() }),
-        }
-    }
-
-    async fn id_of(&self, id: &str) -> Result<Bson, AdoptError> {
-        let found = self.source.id_of(id).await?;
-        found.map_err(|detail| AdoptError::WrongStart { start: id.to_owned(), detail })
-    }
-
-    /// The first cluster time of this time.
-    async fn start_at(&self, time: DateTime) -> Result<Timestamp, AdoptError> {
-        self.clock.keep_fresh(self.outbox.database()).await?;
-        let now = self.clock.now();
-        if time <= now {
-            return Ok(source::at_time(time));
-        }
-        let shown = |time: DateTime| time.try_to_rfc3339_string().unwrap_or_default();
-        let detail = format!(
-            "lies in the future (it is {} by MongoDB's clock), so that nothing would be copied until then; write now, or \
-             when the last message arrived",
-            shown(now)
-        );
-        Err(AdoptError::WrongStart { start: shown(time), detail })
     }
 
     /// Copies what is there and what comes, until `stop`.
@@ -204,7 +174,12 @@ impl Bridge {
         {
             return Err(AdoptError::NoStart { collection: self.mapping.source() });
         }
+        if let Some(StartPoint::Time(time)) = from {
+            self.start_at(*time).await?;
+        }
         let mut kept = None;
+        let mut failure_pause = FAILURE_PAUSE;
+        let mut is_standby = false;
         let mut scanning =
             if forget_resume_token { Scanning::Forgotten } else { Scanning::AtStart };
         while !stop.is_cancelled() {
@@ -220,6 +195,12 @@ impl Bridge {
                 }
                 Ok(Ended::NotOwner) => {
                     self.recovered();
+                    if !std::mem::replace(&mut is_standby, true) {
+                        info!(
+                            source = self.mapping.source(),
+                            "another process copies this source; waiting for the end of its lease"
+                        );
+                    }
                     STANDBY_PAUSE
                 }
                 Ok(Ended::Lost) => {
@@ -236,8 +217,12 @@ impl Bridge {
                     FAILURE_PAUSE
                 }
                 Err(AdoptError::Store(error)) if !error.is_permanent() => {
-                    self.failed(began, &error);
-                    FAILURE_PAUSE
+                    if self.failed(began, &error) {
+                        failure_pause = FAILURE_PAUSE;
+                    }
+                    let pause = failure_pause;
+                    failure_pause = MAX_FAILURE_PAUSE.min(pause * 2);
+                    pause
                 }
                 Err(error) => {
                     self.release().await;
@@ -263,6 +248,11 @@ impl Bridge {
     ) -> Result<Ended, AdoptError> {
         let Some(mut owned) = self.acquire(kept).await? else { return Ok(Ended::NotOwner) };
         self.metrics.owner.set(1.0);
+        if owned.token.is_some() && from.is_some() && !matches!(scanning, Scanning::Forgotten) {
+            info!(
+                "continuing where the last process ended; --from is used only together with --restart"
+            );
+        }
         if !matches!(scanning, Scanning::AtStart) {
             if !self.store.forget_resume_token(&self.owner, owned.epoch).await? {
                 return Ok(Ended::NotOwner);
@@ -384,11 +374,14 @@ impl Bridge {
         }
     }
 
-    fn failed(&self, began: Instant, error: &StoreError) {
-        if self.outage.failed(began) {
+    /// Reports an error; `true` if it is the first one since copying succeeded.
+    fn failed(&self, began: Instant, error: &StoreError) -> bool {
+        let is_first = self.outage.failed(began);
+        if is_first {
             warn!(error = chain(error), "failed to copy documents; trying again");
         }
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.brief());
+        is_first
     }
 
     fn recovered(&self) {
@@ -396,46 +389,6 @@ impl Bridge {
         if let Some(tries) = self.outage.succeeded() {
             info!(tries, "copying documents again");
         }
-    }
-
-    /// Copies what was committed at this time and has not changed since then; `Some` where the work ends.
-    async fn scan(
-        &self,
-        owned: &mut Owned<'_>,
-        at: Timestamp,
-        behind: Option<&Bson>,
-        stop: &CancellationToken,
-        report: &mut AdoptReport,
-    ) -> Result<Option<Ended>, AdoptError> {
-        let mut changed = ChangedSince::open(&self.source, cluster_time::next(at)).await?;
-        info!(source = self.mapping.source(), "scanning the other outbox");
-        // (The sort reads everything before the first page.)
-        let opening = async {
-            failpoint::hit("adopt::before_scan");
-            self.source.scan(behind).await
-        };
-        let mut scan = match self.while_owned(owned, stop, opening).await? {
-            Ok(scan) => scan,
-            Err(ended) => return Ok(Some(ended)),
-        };
-        loop {
-            let reading = async {
-                let page = next_page(&mut scan).await?;
-                changed.catch_up().await?;
-                Ok(page)
-            };
-            let mut page = match self.while_owned(owned, stop, reading).await? {
-                Ok(Some(page)) => page,
-                Ok(None) => break,
-                Err(ended) => return Ok(Some(ended)),
-            };
-            page.retain(|document| !changed.contains(document));
-            let candidates = self.read_all(&page, report).await?;
-            if let Some(ended) = self.copy(owned, candidates, None, stop, report).await? {
-                return Ok(Some(ended));
-            }
-        }
-        Ok(None)
     }
 
     async fn watch(
@@ -453,6 +406,7 @@ impl Bridge {
         }
         loop {
             let mut changes = Vec::new();
+            let mut has_ended = false;
             let began = Instant::now();
             // (A change at a time would never end a batch that only an empty reply ends.)
             while changes.len() < self.mapping.batch_size && began.elapsed() < BATCH_PAUSE {
@@ -464,7 +418,11 @@ impl Bridge {
                 };
                 match next {
                     Ok(Some(event)) => match change(event) {
-                        Some(SourceChange::Ended) => return Ok(Ended::Lost),
+                        Some(SourceChange::Ended) => {
+                            // (What was inserted before is copied first.)
+                            has_ended = true;
+                            break;
+                        }
                         Some(change) => changes.push(change),
                         None => {}
                     },
@@ -474,16 +432,24 @@ impl Bridge {
                 }
             }
             let token = stream.resume_token().map(|token| bson_of(&token)).transpose()?;
-            if changes.is_empty() {
+            if changes.is_empty() && !has_ended {
                 if !self.keep(owned, token.as_ref()).await? {
                     return Ok(Ended::NotOwner);
                 }
                 continue;
             }
-            let documents = self.documents(changes).await?;
+            let documents = match self.while_owned(owned, stop, self.documents(changes)).await? {
+                Ok(documents) => documents,
+                Err(ended) => return Ok(ended),
+            };
             let candidates = self.read_all(&documents, report).await?;
-            if let Some(ended) = self.copy(owned, candidates, token.as_ref(), stop, report).await? {
+            // (A resume token behind the end of the collection would be of no use.)
+            let token = token.as_ref().filter(|_| !has_ended);
+            if let Some(ended) = self.copy(owned, candidates, token, stop, report).await? {
                 return Ok(ended);
+            }
+            if has_ended {
+                return Ok(Ended::Lost);
             }
         }
     }
@@ -518,7 +484,7 @@ impl Bridge {
     }
 
     /// Reads documents; counts those that stay as they are.
-    async fn read_all(
+    pub(crate) async fn read_all(
         &self,
         documents: &[RawDocumentBuf],
         report: &mut AdoptReport,
@@ -537,7 +503,7 @@ impl Bridge {
     }
 
     /// Renews the lease while this work lasts; the inner error is why it was given up.
-    async fn while_owned<T>(
+    pub(crate) async fn while_owned<T>(
         &self,
         owned: &mut Owned<'_>,
         stop: &CancellationToken,
@@ -580,21 +546,4 @@ fn bson_of(token: &ResumeToken) -> Result<Bson, StoreError> {
 
 fn unreadable(error: bson::error::Error) -> StoreError {
     StoreError::Answer { action: "read the resume token", detail: error.to_string() }
-}
-
-/// The next page of a scan.
-async fn next_page(
-    scan: &mut mongodb::raw_batch_cursor::RawBatchCursor,
-) -> Result<Option<Vec<RawDocumentBuf>>, StoreError> {
-    let action = "scan the other outbox";
-    let next = async { scan.next().await.transpose() };
-    let Some(batch) = within(action, limits::REPORT_TIMEOUT, next).await? else { return Ok(None) };
-    let broken = |detail: String| StoreError::Answer { action, detail };
-    let documents = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
-    let mut page = Vec::new();
-    for document in documents {
-        let document = document.map_err(|error| broken(error.to_string()))?;
-        page.extend(document.as_document().map(|document| document.to_owned()));
-    }
-    Ok(Some(page))
 }

@@ -1,8 +1,9 @@
 //! The documents that changed since a time.
 //!
 //! A scan reads while producers commit. Of two documents of a key that are committed meanwhile it may see the later one
-//! alone, and would copy it before the earlier one. So the scan leaves every document that changed since its beginning
-//! to the change stream, which has the order of the commits.
+//! alone, and would copy it before the earlier one. So the scan leaves every document that was inserted since its
+//! beginning, or got another status, to the change stream, which has the order of the commits. A document of which
+//! another field changed was there before, and has its place in the scan.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,7 +21,7 @@ const ACTION: &str = "read what changed in the other outbox";
 /// How long MongoDB waits for a change before it answers that there is none.
 const MAX_AWAIT: Duration = Duration::from_millis(5);
 
-/// The ids of the documents that changed since a time.
+/// The ids of the documents that were inserted since a time, or got another status.
 pub(crate) struct ChangedSince<'a> {
     source: &'a Source,
     stream: ChangeStream<Document>,
@@ -41,8 +42,9 @@ impl<'a> ChangedSince<'a> {
             let next = async { self.stream.next_if_any().await };
             let change: Option<Document> = within(ACTION, limits::BATCH_TIMEOUT, next).await?;
             if let Some(change) = change {
-                if let Some(id) =
-                    change.get_document("documentKey").ok().and_then(|key| key.get("_id"))
+                if self.source.is_new(&change)
+                    && let Some(id) =
+                        change.get_document("documentKey").ok().and_then(|key| key.get("_id"))
                 {
                     self.ids.insert(id.to_string());
                 }

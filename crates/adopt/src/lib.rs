@@ -17,7 +17,9 @@
 //! | [`state`] | the document of the bridge: owner, epoch, resume token |
 //! | [`copy`] | one transaction |
 //! | `batch` | the transactions of a batch |
-//! | [`source`] | the scan and the change stream |
+//! | [`start`] | where it begins |
+//! | [`source`], [`source_check`] | reads of the source, and whether it can be copied |
+//! | `scan` | the scan of what is there |
 //! | `changed_since` | what a scan leaves to the change stream |
 //! | [`bridge`] | the loop |
 //! | [`report`] | what a run has done, and why it ended |
@@ -35,6 +37,9 @@ pub mod old_relay;
 pub mod presets;
 pub mod read;
 pub mod report;
+mod scan;
 pub mod source;
+pub mod source_check;
+pub mod start;
 pub mod state;
 pub mod value;

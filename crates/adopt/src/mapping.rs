@@ -143,6 +143,31 @@ impl Mapping {
                 wrong(&format!("fields.{key}"), &detail);
             }
         }
+        let copied = [
+            ("id", Some(&id)),
+            ("key", key.as_ref()),
+            ("type", kind.as_ref()),
+            ("payload", payload.as_ref()),
+            ("headers", headers.as_ref()),
+        ];
+        for (mark, path) in [("done_at", &fields.done_at), ("status", &fields.status)] {
+            let Some(path) = path.as_deref() else { continue };
+            for (name, value) in copied {
+                let copied = value.and_then(FieldValue::path);
+                if copied.is_some_and(|copied| {
+                    overlap(copied, path) && (mark == "done_at" || copied == path)
+                }) {
+                    let detail = format!(
+                        "= {path:?} is set when a document is copied, and adopt.fields.{name} is read there; name \
+                         another field"
+                    );
+                    wrong(&format!("fields.{mark}"), &detail);
+                }
+            }
+            if path == "_id" && fields.id.is_some() {
+                wrong(&format!("fields.{mark}"), "= \"_id\" cannot be changed; name another field");
+            }
+        }
         let status = status_words(&fields, &mut wrong);
         if status.is_none() && fields.status.is_none() && fields.filter.is_some() {
             let detail =
@@ -163,7 +188,8 @@ impl Mapping {
             collection,
             id,
             key,
-            key_is_optional: preset.key_is_optional() || fields.key.is_none(),
+            key_is_optional: config.fields.key.is_none()
+                && (preset.key_is_optional() || fields.key.is_none()),
             kind,
             payload,
             form: fields.payload_form.unwrap_or_default(),
@@ -195,21 +221,26 @@ impl Mapping {
         format!("{}.{}", self.database, self.collection)
     }
 
-    /// The documents that may have to be copied, and those whose status is unknown.
+    /// The documents that may have to be copied, and those that are counted: dead ones, and those whose status is
+    /// unknown.
     pub(crate) fn condition(&self) -> Document {
         let Some(status) = &self.status else { return self.filter.clone() };
-        let mut passed = status.delivered.clone();
-        if !self.copy_failed && status.retries.is_none() {
-            passed.extend(status.failed.iter().cloned());
-        }
-        let passed: Vec<Bson> = passed.iter().flat_map(|word| bson_of(word)).collect();
-        let of_status = doc! { &status.path: { "$nin": passed } };
+        let delivered: Vec<Bson> = status.delivered.iter().flat_map(|word| bson_of(word)).collect();
+        let of_status = doc! { &status.path: { "$nin": delivered } };
         if self.filter.is_empty() {
             of_status
         } else {
             doc! { "$and": [self.filter.clone(), of_status] }
         }
     }
+}
+
+/// Whether one of two paths is the other, or leads into it.
+pub(crate) fn overlap(one: &str, other: &str) -> bool {
+    let is_within = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    is_within(one, other) || is_within(other, one)
 }
 
 /// A status of the configuration as the values that it can be in a document.
@@ -292,10 +323,7 @@ fn status_words(fields: &FieldsConfig, wrong: &mut impl FnMut(&str, &str)) -> Op
         }
     }
     if let Some(done_at) = &fields.done_at {
-        let is_within = |inner: &str, outer: &str| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        if is_within(done_at, &path) || is_within(&path, done_at) {
+        if overlap(done_at, &path) {
             let detail = format!(
                 "= {done_at:?} overlaps adopt.fields.status = {path:?}; name another field"
             );

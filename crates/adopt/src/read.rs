@@ -7,7 +7,7 @@ use postrider_outbox::ids::RecordId;
 
 use crate::config::PayloadForm;
 use crate::mapping::{Mapping, StatusWords};
-use crate::value::{Found, at, scalar_text};
+use crate::value::{FieldValue, Found, at, extended_json, find, not_json, scalar_text};
 
 /// The largest document that MongoDB stores, less what it adds to a record.
 const MAX_RECORD_BYTES: usize = (16 << 20) - 4_096;
@@ -104,6 +104,13 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
     };
     let id = document.get("_id").cloned().unwrap_or(Bson::Null);
     let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
+    if let Some(words) = &mapping.status
+        && !matches!(find(&document, &words.path), Ok(None | Some(Found::Value(_))))
+    {
+        let id = RecordId::from(id).to_string();
+        let detail = format!("{} is inside of a text, where MongoDB cannot change it", words.path);
+        return ReadOutcome::Skip(SkippedDocument { id, reason: SkipReason::Malformed, detail });
+    }
     match examine(mapping, &document, status.as_ref(), now) {
         Ok(None) => ReadOutcome::Delivered,
         Ok(Some(record)) => ReadOutcome::Copy(Box::new(CopyCandidate {
@@ -221,17 +228,21 @@ fn integer(value: &Bson) -> Option<i64> {
 }
 
 fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
-    let id = mapping.id.of(document).ok_or("the id is absent")?;
+    let of = |what: &str, value: &FieldValue| {
+        value.of(document).map_err(|detail| format!("{what} {detail}"))
+    };
+    let id = of("the id", &mapping.id)?.ok_or("the id is absent")?;
     let id = RecordId::from(id);
     if !id.is_well_formed() {
         return Err("the id is not a UUID, ObjectId, text or integer".to_owned());
     }
-    let kind = match mapping.kind.of(document) {
+    let kind = match of("the type", &mapping.kind)? {
         Some(Bson::String(kind)) => kind,
         Some(_) => return Err("the type is not a text".to_owned()),
         None => return Err("the type is absent".to_owned()),
     };
-    let payload = match mapping.payload.found(document) {
+    let payload = mapping.payload.found(document);
+    let payload = match payload.map_err(|detail| format!("the payload {detail}"))? {
         Some(payload) => payload,
         // (Debezium sends a tombstone.)
         None if mapping.form == PayloadForm::Canonical && mapping.payload.is_null(document) => {
@@ -244,7 +255,7 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
     if is_json {
         record = record.content_type("application/json");
     }
-    match mapping.key.as_ref().and_then(|key| key.of(document)) {
+    match mapping.key.as_ref().map(|key| of("the key", key)).transpose()?.flatten() {
         Some(key) => {
             record = record
                 .key(scalar_text(&key).ok_or("the key is not a text, integer, UUID or ObjectId")?)
@@ -253,12 +264,13 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
         None => return Err("the key is absent".to_owned()),
     }
     if let Some(destination) = &mapping.destination {
-        let Some(Bson::String(destination)) = destination.of(document) else {
+        let Some(Bson::String(destination)) = of("the destination", destination)? else {
             return Err("the destination is absent, or not a text".to_owned());
         };
         record = record.destination(destination);
     }
-    if let Some(headers) = mapping.headers.as_ref().and_then(|headers| headers.of(document)) {
+    let headers = mapping.headers.as_ref().map(|headers| of("the headers", headers));
+    if let Some(headers) = headers.transpose()?.flatten() {
         for (name, value) in headers_of(headers)? {
             if matches!(value, Bson::Document(_) | Bson::Array(_)) {
                 return Err(format!("the header {name} is a document or an array"));
@@ -269,7 +281,7 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
         }
     }
     for (name, value) in &mapping.header {
-        if let Some(value) = value.of(document) {
+        if let Some(value) = of(&format!("the header {name}"), value)? {
             record = record.header(name, value);
         }
     }
@@ -278,13 +290,14 @@ fn record(mapping: &Mapping, document: &Document) -> Result<NewRecord, String> {
 
 /// The payload of the record, and whether it is a text with JSON.
 fn payload_of(form: PayloadForm, payload: Found) -> Result<(Bson, bool), String> {
+    let of_payload = |detail| format!("the payload {detail}");
     let payload = match (form, payload) {
         (_, Found::Value(payload)) => payload,
         // (CAP sends a message without a body.)
         (PayloadForm::Json, Found::Json(text)) if text == "null" => return Ok((Bson::Null, false)),
         // (Digits, spaces, and the order of names, stay as they are written.)
         (PayloadForm::Json, Found::Json(text)) => return Ok((text.into(), true)),
-        (_, Found::Json(text)) => match extended_json(&text, "the payload")? {
+        (_, Found::Json(text)) => match extended_json(&text).map_err(of_payload)? {
             Bson::Null if form != PayloadForm::Canonical => {
                 return Err("the payload is absent".to_owned());
             }
@@ -296,14 +309,14 @@ fn payload_of(form: PayloadForm, payload: Found) -> Result<(Bson, bool), String>
         (PayloadForm::Json, Bson::String(text)) => {
             match serde_json::from_str::<&serde_json::value::RawValue>(&text) {
                 Ok(_) => Ok((text.into(), true)),
-                Err(error) => Err(not_json("the payload", &error)),
+                Err(error) => Err(format!("the payload {}", not_json(&error))),
             }
         }
         (PayloadForm::Json, payload) => {
             Ok((payload.into_relaxed_extjson().to_string().into(), true))
         }
         (PayloadForm::ExtendedJson, Bson::String(text)) => {
-            Ok((extended_json(&text, "the payload")?, false))
+            Ok((extended_json(&text).map_err(of_payload)?, false))
         }
         (PayloadForm::ExtendedJson, _) => Err("the payload is not a text".to_owned()),
         (PayloadForm::Canonical, payload @ Bson::Document(_)) => {
@@ -333,21 +346,13 @@ fn plain(value: Bson) -> serde_json::Value {
 
 fn headers_of(headers: Bson) -> Result<Document, String> {
     let headers = match headers {
-        Bson::String(text) => extended_json(&text, "the headers")?,
+        Bson::String(text) => {
+            extended_json(&text).map_err(|detail| format!("the headers {detail}"))?
+        }
         other => other,
     };
     match headers {
         Bson::Document(headers) => Ok(headers),
         _ => Err("the headers are not a document".to_owned()),
     }
-}
-
-fn extended_json(text: &str, what: &str) -> Result<Bson, String> {
-    let value: serde_json::Value =
-        serde_json::from_str(text).map_err(|error| not_json(what, &error))?;
-    Bson::try_from(value).map_err(|error| not_json(what, &error))
-}
-
-fn not_json(what: &str, error: &dyn std::fmt::Display) -> String {
-    format!("{what} cannot be read as JSON: {error}")
 }

@@ -72,6 +72,8 @@ pub struct AdoptReport {
     pub listed: Vec<SkippedDocument>,
     /// The first records, of a dry run.
     pub sample: Vec<Document>,
+    /// Documents that were inserted during the last scan, or got another status: the change stream has them.
+    pub left: u64,
     /// Whether it was stopped before its end.
     pub is_partial: bool,
 }

@@ -3,20 +3,17 @@
 use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, DateTime, Document, Timestamp, doc};
+use bson::{Bson, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
-use mongodb::error::{CommandError, ErrorKind};
 use mongodb::options::ReadConcern;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 use mongodb::{Collection, Database};
-use postrider_outbox::ids::RecordId;
-use postrider_store::codes::TRANSIENT_CODES;
 use postrider_store::connect::{ask, primary};
 use postrider_store::{StoreError, cluster_time, limits, within};
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, overlap};
 
 /// The longest time in which a batch is collected from the change stream, and MongoDB waits for a change.
 pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -30,66 +27,13 @@ pub(crate) type SourceStream = ChangeStream<ChangeStreamEvent<RawDocumentBuf>>;
 /// ChangeStreamHistoryLost, ChangeStreamFatalError, InvalidResumeToken.
 const LOST: [i32; 3] = [286, 280, 260];
 
-/// From where documents without a status are copied.
-#[derive(Clone, Debug, PartialEq)]
-pub enum StartPoint {
-    /// What is inserted from now on.
-    Now,
-    /// What was inserted since this time, as far as MongoDB's oplog reaches.
-    Time(DateTime),
-    /// The documents behind this `_id`, and what is inserted from now on. As text, as `outbox list` shows ids; a prefix
-    /// (`str:`) names its type.
-    Id(String),
-}
-
-/// What a source cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SourceError {
-    /// There is none.
-    #[error(
-        "adopt.collection = {collection}: there is no such collection in the database {database}; correct \
-         adopt.collection or adopt.database"
-    )]
-    Absent {
-        /// The database.
-        database: String,
-        /// The collection.
-        collection: String,
-    },
-    /// It has no change stream, or its documents cannot be marked.
-    #[error(
-        "adopt.collection = {collection}: is a {kind}, which has no change stream; name the collection that it is made of"
-    )]
-    NoCollection {
-        /// The name.
-        collection: String,
-        /// `view` or `timeseries`.
-        kind: String,
-    },
-    /// It is capped.
-    #[error(
-        "adopt.collection = {collection}: is a capped collection, which MongoDB neither reads as a snapshot nor changes in a \
-         transaction; copy what is undelivered into a collection that is not capped, and name that"
-    )]
-    Capped {
-        /// Its name.
-        collection: String,
-    },
-    /// MongoDB refuses the filter.
-    #[error("adopt.fields.filter: MongoDB refuses it: {detail}; correct the condition")]
-    Filter {
-        /// Its message.
-        detail: String,
-    },
-}
-
 /// The source's collection, read from a majority.
 #[derive(Clone, Debug)]
 pub struct Source {
-    database: Database,
-    documents: Collection<RawDocumentBuf>,
-    condition: Document,
-    has_filter: bool,
+    pub(crate) database: Database,
+    pub(crate) documents: Collection<RawDocumentBuf>,
+    pub(crate) condition: Document,
+    pub(crate) has_filter: bool,
     delivered: Vec<Bson>,
     status: Option<String>,
     time: String,
@@ -115,111 +59,6 @@ impl Source {
             status: mapping.status.as_ref().map(|status| status.path.clone()),
             time: mapping.time.clone(),
         }
-    }
-
-    /// Checks that the source is a collection and that MongoDB accepts the filter. A user needs no privilege but that to
-    /// read it.
-    ///
-    /// # Errors
-    ///
-    /// Of MongoDB; the inner one says what is wrong with the source.
-    pub async fn check(&self) -> Result<Result<(), SourceError>, StoreError> {
-        let command = doc! {
-            "listCollections": 1,
-            "filter": { "name": self.documents.name() },
-            "nameOnly": true,
-            "authorizedCollections": true,
-        };
-        let action = "look for the collection of the other outbox";
-        let listing = async {
-            let cursor = self.database.run_cursor_command(command).await?;
-            cursor.try_collect::<Vec<Document>>().await
-        };
-        let found = within(action, limits::BATCH_TIMEOUT, listing).await?;
-        let collection = self.documents.name().to_owned();
-        let Some(found) = found.first() else {
-            return Ok(Err(SourceError::Absent {
-                database: self.database.name().to_owned(),
-                collection,
-            }));
-        };
-        match found.get_str("type") {
-            Ok("collection") | Err(_) => {}
-            Ok(kind) => {
-                return Ok(Err(SourceError::NoCollection { collection, kind: kind.to_owned() }));
-            }
-        }
-        match self.snapshot_time().await {
-            // (To read `options.capped` would need a privilege more.)
-            Err(error) if refusal(&error).is_some_and(|it| it.message.contains("capped")) => {
-                return Ok(Err(SourceError::Capped { collection }));
-            }
-            other => drop(other?),
-        }
-        if !self.has_filter {
-            return Ok(Ok(()));
-        }
-        let find = doc! { "find": collection, "filter": self.condition.clone() };
-        let explain = doc! { "explain": find, "verbosity": "queryPlanner" };
-        let explaining = self.database.run_command(explain);
-        let action = "check adopt.fields.filter";
-        let error = match within(action, limits::BATCH_TIMEOUT, explaining).await {
-            Ok(_) => return Ok(Ok(())),
-            Err(error) => error,
-        };
-        match refusal(&error) {
-            Some(refused) if !error.is_refusal() && !TRANSIENT_CODES.contains(&refused.code) => {
-                Ok(Err(SourceError::Filter { detail: refused.message.clone() }))
-            }
-            _ => Err(error),
-        }
-    }
-
-    /// The `_id` that this text means. Several types have the same text: the one that a document has, else the one that the
-    /// source's ids have.
-    pub(crate) async fn id_of(&self, text: &str) -> Result<Result<Bson, String>, StoreError> {
-        let candidates: Vec<Bson> =
-            RecordId::parse_candidates(text).iter().map(Bson::from).collect();
-        let found = self.ids(doc! { "_id": { "$in": &candidates } }, 1).await?;
-        match found.as_slice() {
-            [one] => return Ok(Ok(one.clone())),
-            [] => {}
-            _ => {
-                let detail = "documents with an _id of several types have this text; write uuid:, oid:, int: or str: \
-                              before it";
-                return Ok(Err(detail.to_owned()));
-            }
-        }
-        // It may be deleted.
-        let mut used = self.ids(doc! {}, 1).await?;
-        used.extend(self.ids(doc! {}, -1).await?);
-        let is_forced = candidates.len() == 1 && text.contains(':');
-        let fitting = candidates.iter().find(|candidate| {
-            let is_text = matches!(candidate, Bson::String(_));
-            used.iter().all(|id| is_alike(id, candidate)) && (is_forced || !is_text)
-        });
-        Ok(fitting.cloned().ok_or_else(|| {
-            let example = used.first().map(|id| RecordId::from(id.clone()).to_string());
-            let example = example.map(|id| format!(" (one of them is {id})")).unwrap_or_default();
-            format!(
-                "no document has this _id, nor are the ids of {} of its type{example}; write now, a time such as \
-                 2026-01-31T12:00:00Z, or the _id of the last message that arrived, with str: before a text whose \
-                 document is deleted",
-                self.documents.name()
-            )
-        }))
-    }
-
-    /// The first ids of two types that match, in this order.
-    async fn ids(&self, filter: Document, order: i32) -> Result<Vec<Bson>, StoreError> {
-        let documents = self.documents.clone_with_type::<Document>();
-        let reading = async {
-            let finding = documents.find(filter).projection(doc! { "_id": 1 });
-            finding.sort(doc! { "_id": order }).limit(2).await?.try_collect().await
-        };
-        let action = "read the ids of the other outbox";
-        let found: Vec<Document> = within(action, limits::BATCH_TIMEOUT, reading).await?;
-        Ok(found.into_iter().filter_map(|mut found| found.remove("_id")).collect())
     }
 
     /// A time of which a snapshot can be read.
@@ -263,14 +102,31 @@ impl Source {
         self.open(self.changes(), from, BATCH_PAUSE).await
     }
 
-    /// Opens a change stream of the ids alone.
+    /// Whether a change of [`Self::watch_ids`] inserts a document or sets its status.
+    pub(crate) fn is_new(&self, change: &Document) -> bool {
+        let Some(status) = &self.status else { return true };
+        if change.get_str("operationType").ok() != Some("update") {
+            return true;
+        }
+        let fields = [change.get_array("set"), change.get_array("unset")];
+        let mut fields = fields.into_iter().flatten().flatten().filter_map(Bson::as_str);
+        fields.any(|field| overlap(field, status))
+    }
+
+    /// Opens a change stream of the ids and the names of fields alone.
     pub(crate) async fn watch_ids(
         &self,
         start: Timestamp,
         max_await: Duration,
     ) -> Result<ChangeStream<Document>, StoreError> {
         let mut pipeline = self.changes();
-        pipeline.push(doc! { "$project": { "documentKey": 1 } });
+        let set = doc! { "$objectToArray": "$updateDescription.updatedFields" };
+        pipeline.push(doc! { "$project": {
+            "documentKey": 1,
+            "operationType": 1,
+            "set": { "$map": { "input": set, "in": "$$this.k" } },
+            "unset": "$updateDescription.removedFields",
+        } });
         Ok(self.open(pipeline, StreamStart::At(start), max_await).await?.with_type())
     }
 
@@ -328,35 +184,11 @@ impl Source {
     }
 }
 
-/// What MongoDB answered to a command that it refuses.
-fn refusal(error: &StoreError) -> Option<&CommandError> {
-    let StoreError::Driver { source, .. } = error else { return None };
-    match source.kind.as_ref() {
-        ErrorKind::Command(refused) => Some(refused),
-        _ => None,
-    }
-}
-
-/// Whether MongoDB compares both ids by value, not by their types.
-fn is_alike(one: &Bson, other: &Bson) -> bool {
-    match (one, other) {
-        (Bson::Int32(_) | Bson::Int64(_), Bson::Int32(_) | Bson::Int64(_)) => true,
-        (Bson::Binary(one), Bson::Binary(other)) => one.subtype == other.subtype,
-        (one, other) => one.element_type() == other.element_type(),
-    }
-}
-
 /// Where a change stream begins.
 #[derive(Clone, Debug)]
 pub(crate) enum StreamStart {
     At(Timestamp),
     Behind(ResumeToken),
-}
-
-/// The first cluster time of a second.
-pub(crate) fn at_time(time: DateTime) -> Timestamp {
-    let time = u32::try_from(time.timestamp_millis() / 1_000).unwrap_or(0);
-    Timestamp { time, increment: 1 }
 }
 
 /// Whether the change stream cannot be resumed.

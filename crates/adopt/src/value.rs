@@ -25,15 +25,45 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// The value; `None` for a null, and for JSON that has no form in BSON.
-    fn into_value(self) -> Option<Bson> {
+    /// The value; `None` for a null.
+    fn into_value(self) -> Result<Option<Bson>, String> {
         let value = match self {
             Self::Value(value) => value,
-            Self::Json(text) => {
-                Bson::try_from(serde_json::from_str::<serde_json::Value>(&text).ok()?).ok()?
-            }
+            Self::Json(text) => extended_json(&text)?,
         };
-        (value != Bson::Null).then_some(value)
+        Ok(Some(value).filter(|value| *value != Bson::Null))
+    }
+}
+
+/// Reads JSON, or extended JSON.
+///
+/// # Errors
+///
+/// It is neither, or a number would lose digits.
+pub(crate) fn extended_json(text: &str) -> Result<Bson, String> {
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| not_json(&error))?;
+    if let Some(number) = beyond_64_bits(&value) {
+        return Err(format!("contains the number {number}, which has more than 64 bits"));
+    }
+    Bson::try_from(value).map_err(|error| not_json(&error))
+}
+
+pub(crate) fn not_json(error: &dyn std::fmt::Display) -> String {
+    format!("cannot be read as JSON: {error}")
+}
+
+/// A number whose digits neither an integer of 64 bits nor, for all that is known, a double has.
+fn beyond_64_bits(value: &serde_json::Value) -> Option<&serde_json::Number> {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    match value {
+        serde_json::Value::Number(number) => {
+            let is_beyond =
+                number.as_i64().is_none() && number.as_f64().is_some_and(|it| it.abs() >= LIMIT);
+            is_beyond.then_some(number)
+        }
+        serde_json::Value::Array(values) => values.iter().find_map(beyond_64_bits),
+        serde_json::Value::Object(members) => members.values().find_map(beyond_64_bits),
+        _ => None,
     }
 }
 
@@ -58,17 +88,30 @@ impl FieldValue {
     }
 
     /// The value in a document; `None` where it is absent or null.
-    pub fn of(&self, document: &Document) -> Option<Bson> {
-        self.found(document)?.into_value()
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read.
+    pub fn of(&self, document: &Document) -> Result<Option<Bson>, String> {
+        self.found(document)?.map_or(Ok(None), Found::into_value)
     }
 
     /// The value in a document, as it is written there; `None` where it is absent, or null in the document itself.
-    pub(crate) fn found(&self, document: &Document) -> Option<Found> {
+    pub(crate) fn found(&self, document: &Document) -> Result<Option<Found>, String> {
         match self {
             Self::Path(path) => find(document, path),
             Self::Template(template) => {
-                filled(template, document).map(|text| Found::Value(Bson::String(text)))
+                let filled = filled(template, document)?;
+                Ok(filled.map(|text| Found::Value(Bson::String(text))))
             }
+        }
+    }
+
+    /// The path, unless it is a constant.
+    pub(crate) fn path(&self) -> Option<&str> {
+        match self {
+            Self::Path(path) => Some(path),
+            Self::Template(_) => None,
         }
     }
 
@@ -85,9 +128,9 @@ impl FieldValue {
     }
 }
 
-/// The value at a path; `None` where it is absent or null.
+/// The value at a path; `None` where it is absent or null, or cannot be read.
 pub fn at(document: &Document, path: &str) -> Option<Bson> {
-    find(document, path)?.into_value()
+    find(document, path).ok()??.into_value().ok()?
 }
 
 /// Checks a path of names and dots.
@@ -108,40 +151,61 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     ))
 }
 
-fn find(document: &Document, path: &str) -> Option<Found> {
+/// What is at a path; `None` where it is absent, or null in the document itself.
+///
+/// # Errors
+///
+/// A text on the path is no JSON object.
+pub(crate) fn find(document: &Document, path: &str) -> Result<Option<Found>, String> {
     let (first, rest) =
         path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    let found = document.get(first).filter(|found| !matches!(found, Bson::Null))?;
+    let Some(found) = document.get(first).filter(|found| !matches!(found, Bson::Null)) else {
+        return Ok(None);
+    };
     match (rest, found) {
-        (None, found) => Some(Found::Value(found.clone())),
+        (None, found) => Ok(Some(Found::Value(found.clone()))),
         (Some(rest), Bson::Document(below)) => find(below, rest),
         (Some(rest), Bson::String(text)) => {
-            within_json(text, rest).map(|found| Found::Json(found.to_owned()))
+            let found = within_json(text, rest);
+            let found = found.map_err(|error| format!("({first}) {}", not_json(&error)))?;
+            Ok(found.map(|found| Found::Json(found.to_owned())))
         }
-        _ => None,
+        _ => Ok(None),
     }
 }
 
 /// The value at a path of a JSON text, as it is written.
-fn within_json<'a>(mut text: &'a str, path: &str) -> Option<&'a str> {
+fn within_json<'a>(mut text: &'a str, path: &str) -> Result<Option<&'a str>, serde_json::Error> {
     for name in path.split('.') {
-        let members: HashMap<String, &'a RawValue> = serde_json::from_str(text).ok()?;
-        text = members.get(name)?.get();
+        let members: Option<HashMap<String, &'a RawValue>> = serde_json::from_str(text)?;
+        let Some(found) = members.as_ref().and_then(|members| members.get(name)) else {
+            return Ok(None);
+        };
+        text = found.get();
     }
-    Some(text)
+    Ok(Some(text))
 }
 
-fn filled(template: &str, document: &Document) -> Option<String> {
+fn filled(template: &str, document: &Document) -> Result<Option<String>, String> {
     let mut text = String::new();
     let mut rest = template;
-    while let Some((before, behind)) = rest.split_once('{') {
-        let (path, after) = behind.split_once('}')?;
+    while let Some((before, (path, after))) = next_path(rest) {
+        let found = find(document, path)?.map_or(Ok(None), Found::into_value)?;
+        let Some(value) = found else { return Ok(None) };
+        let value = scalar_text(&value);
         text.push_str(before);
-        text.push_str(&scalar_text(&at(document, path)?)?);
+        text.push_str(
+            &value.ok_or_else(|| format!("({path}) is not a text, integer, UUID or ObjectId"))?,
+        );
         rest = after;
     }
     text.push_str(rest);
-    Some(text)
+    Ok(Some(text))
+}
+
+fn next_path(template: &str) -> Option<(&str, (&str, &str))> {
+    let (before, behind) = template.split_once('{')?;
+    Some((before, behind.split_once('}')?))
 }
 
 /// The text of an id or key: of a text, an integer, a UUID or an ObjectId.
@@ -161,7 +225,7 @@ mod tests {
     fn path_continues_inside_a_text_that_is_json() {
         let id = ObjectId::new();
         let document = doc! { "a": { "b": 1 }, "c": r#"{"d": {"e-f": "x"}}"#, "n": null, "id": id };
-        let of = |text: &str| FieldValue::parse(text).unwrap().of(&document);
+        let of = |text: &str| FieldValue::parse(text).unwrap().of(&document).unwrap();
 
         assert_eq!(of("a.b"), Some(Bson::Int32(1)));
         assert_eq!(of("c.d.e-f"), Some("x".into()));
@@ -187,9 +251,24 @@ mod tests {
         ] {
             let document = doc! { "c": format!(r#"{{"v": {written}}}"#) };
             let found = FieldValue::parse("c.v").unwrap().found(&document);
-            assert_eq!(found, Some(Found::Json(written.to_owned())));
+            assert_eq!(found, Ok(Some(Found::Json(written.to_owned()))));
         }
-        let absent = doc! { "c": r#"{"w": 1}"# };
-        assert_eq!(FieldValue::parse("c.v").unwrap().found(&absent), None);
+        let found = |document| FieldValue::parse("c.v").unwrap().found(&document);
+        assert_eq!(found(doc! { "c": r#"{"w": 1}"# }), Ok(None));
+        assert!(found(doc! { "c": "plain" }).unwrap_err().contains("(c) cannot be read as JSON"));
+    }
+
+    #[test]
+    fn json_that_bson_cannot_hold_is_an_error() {
+        for text in [
+            r#"{"d": {"$date": "x"}}"#,
+            r#"{"a": 12345678901234567890123}"#,
+            "[18446744073709551615]",
+            r#"{"e": 1e400}"#,
+            r#"{"a": "\ud800"}"#,
+        ] {
+            let document = doc! { "c": format!(r#"{{"v": {text}}}"#) };
+            assert!(FieldValue::parse("c.v").unwrap().of(&document).is_err(), "{text}");
+        }
     }
 }
