@@ -72,7 +72,7 @@ async fn copy(name: &str, round: usize, count: usize, arriving: bool) -> f64 {
         assert_eq!(ended.unwrap().copied, u64::try_from(count).unwrap());
         report(name, round, count, took, &before, cpu)
     } else {
-        let ended = bridge.once(None).await.unwrap();
+        let ended = bridge.once(None, &CancellationToken::new()).await.unwrap();
         assert_eq!(ended.copied, u64::try_from(count).unwrap());
         report(name, round, count, began.elapsed(), &before, cpu)
     };

@@ -71,7 +71,7 @@ async fn namastack_documents_of_one_handler_are_copied_by_their_time() {
         "{dry:#}"
     );
     assert_eq!(report["copied"], 3, "{report:#}");
-    let skipped = serde_json::json!({ "unknown_status": 1, "malformed": 2 });
+    let skipped = serde_json::json!({ "unknown_status": 1, "malformed": 2, "failed": 1 });
     assert_eq!(report["skipped"], skipped, "{report:#}");
     let details = report["documents"].to_string();
     assert!(

@@ -322,13 +322,12 @@ fn status_words(fields: &FieldsConfig, wrong: &mut impl FnMut(&str, &str)) -> Op
             wrong(&format!("fields.{key}"), &detail);
         }
     }
-    if let Some(done_at) = &fields.done_at {
-        if overlap(done_at, &path) {
-            let detail = format!(
-                "= {done_at:?} overlaps adopt.fields.status = {path:?}; name another field"
-            );
-            wrong("fields.done_at", &detail);
-        }
+    if let Some(done_at) = &fields.done_at
+        && overlap(done_at, &path)
+    {
+        let detail =
+            format!("= {done_at:?} overlaps adopt.fields.status = {path:?}; name another field");
+        wrong("fields.done_at", &detail);
     }
     let Some(mark) = delivered.first().cloned() else {
         wrong("fields.delivered", "is not set; its first status marks what was copied");

@@ -155,7 +155,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// A text on the path is no JSON object.
+/// A text on the path is not a JSON object.
 pub(crate) fn find(document: &Document, path: &str) -> Result<Option<Found>, String> {
     let (first, rest) =
         path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));

@@ -171,10 +171,10 @@ pub(crate) fn of_pool() -> EventHandler<CmapEvent> {
                 in_use().increment(1.0);
             }
         }
-        CmapEvent::ConnectionCheckedIn(back) => {
-            if checked_out.lock().remove(&(back.address, back.connection_id)) {
-                in_use().decrement(1.0);
-            }
+        CmapEvent::ConnectionCheckedIn(back)
+            if checked_out.lock().remove(&(back.address.clone(), back.connection_id)) =>
+        {
+            in_use().decrement(1.0);
         }
         CmapEvent::ConnectionCheckoutFailed(_) => counter!(CHECKOUT_FAILURES).increment(1),
         _ => {}
