@@ -14,7 +14,7 @@ use crate::adopt::mapping::Mapping;
 use crate::adopt::old_relay;
 use crate::adopt::presets::Preset;
 use crate::adopt::report::AdoptReport;
-use crate::adopt::start::StartPoint;
+use crate::adopt::source::StartPoint;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, Format, OutputArgs};
 use crate::cli::run::Signals;

@@ -145,6 +145,6 @@ pub fn main() -> ExitCode {
 
 /// Writes lines by one call: in pieces, they would mix with those of the log.
 fn to_stderr(lines: &str) {
-    // (If stderr is closed, nobody reads it.)
+    // (A closed stderr is not a reason to fail.)
     let _ = std::io::stderr().write_all(lines.as_bytes());
 }

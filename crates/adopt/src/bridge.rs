@@ -20,12 +20,11 @@ use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
 use crate::report::{AdoptError, AdoptReport};
-use crate::scan::next_page;
 use crate::source::{
-    BATCH_PAUSE, Source, SourceChange, SourceStream, StreamStart, change, is_lost,
+    BATCH_PAUSE, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
+    next_page,
 };
 use crate::source_check::SourceError;
-use crate::start::StartPoint;
 use crate::state::{BridgeStore, LEASE};
 
 /// The pause of a process that may not copy, until it asks again.

@@ -17,7 +17,7 @@
 //! | [`state`] | the document of the bridge: owner, epoch, resume token |
 //! | [`copy`] | one transaction |
 //! | `batch` | the transactions of a batch |
-//! | [`start`] | where it begins |
+//! | `start` | where it begins |
 //! | [`source`], [`source_check`] | reads of the source, and whether it can be copied |
 //! | `scan` | the scan of what is there |
 //! | `changed_since` | what a scan leaves to the change stream |
@@ -40,6 +40,6 @@ pub mod report;
 mod scan;
 pub mod source;
 pub mod source_check;
-pub mod start;
+mod start;
 pub mod state;
 pub mod value;

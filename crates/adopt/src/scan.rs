@@ -1,16 +1,14 @@
 //! The scan of what is there.
 
-use bson::raw::RawDocumentBuf;
 use bson::{Bson, Timestamp};
-use futures_util::StreamExt;
-use mongodb::raw_batch_cursor::RawBatchCursor;
-use postrider_store::{StoreError, cluster_time, failpoint, limits, within};
+use postrider_store::{cluster_time, failpoint};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::bridge::{Bridge, Ended, Owned};
 use crate::changed_since::ChangedSince;
 use crate::report::{AdoptError, AdoptReport};
+use crate::source::next_page;
 
 /// How often a single copy scans what arrived during the scan before.
 const MOST_SCANS: u32 = 5;
@@ -82,21 +80,4 @@ impl Bridge {
         }
         Ok(None)
     }
-}
-
-/// The next page of a scan.
-pub(crate) async fn next_page(
-    scan: &mut RawBatchCursor,
-) -> Result<Option<Vec<RawDocumentBuf>>, StoreError> {
-    let action = "scan the other outbox";
-    let next = async { scan.next().await.transpose() };
-    let Some(batch) = within(action, limits::REPORT_TIMEOUT, next).await? else { return Ok(None) };
-    let broken = |detail: String| StoreError::Answer { action, detail };
-    let documents = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
-    let mut page = Vec::new();
-    for document in documents {
-        let document = document.map_err(|error| broken(error.to_string()))?;
-        page.extend(document.as_document().map(|document| document.to_owned()));
-    }
-    Ok(Some(page))
 }

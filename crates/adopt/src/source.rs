@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, Document, Timestamp, doc};
-use futures_util::TryStreamExt;
+use bson::{Bson, DateTime, Document, Timestamp, doc};
+use futures_util::{StreamExt, TryStreamExt};
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
 use mongodb::options::ReadConcern;
@@ -26,6 +26,18 @@ pub(crate) type SourceStream = ChangeStream<ChangeStreamEvent<RawDocumentBuf>>;
 
 /// ChangeStreamHistoryLost, ChangeStreamFatalError, InvalidResumeToken.
 const LOST: [i32; 3] = [286, 280, 260];
+
+/// From where documents without a status are copied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StartPoint {
+    /// What is inserted from now on.
+    Now,
+    /// What was inserted since this time, as far as MongoDB's oplog reaches.
+    Time(DateTime),
+    /// The documents behind this `_id`, and what is inserted from now on. As text, as `outbox list` shows ids; a prefix
+    /// (`str:`) names its type.
+    Id(String),
+}
 
 /// The source's collection, read from a majority.
 #[derive(Clone, Debug)]
@@ -219,4 +231,21 @@ pub(crate) fn change(event: ChangeStreamEvent<RawDocumentBuf>) -> Option<SourceC
         }
         _ => None,
     }
+}
+
+/// The next page of a scan.
+pub(crate) async fn next_page(
+    scan: &mut RawBatchCursor,
+) -> Result<Option<Vec<RawDocumentBuf>>, StoreError> {
+    let action = "scan the other outbox";
+    let next = async { scan.next().await.transpose() };
+    let Some(batch) = within(action, limits::REPORT_TIMEOUT, next).await? else { return Ok(None) };
+    let broken = |detail: String| StoreError::Answer { action, detail };
+    let documents = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
+    let mut page = Vec::new();
+    for document in documents {
+        let document = document.map_err(|error| broken(error.to_string()))?;
+        page.extend(document.as_document().map(|document| document.to_owned()));
+    }
+    Ok(Some(page))
 }

@@ -7,19 +7,7 @@ use postrider_store::{StoreError, limits, within};
 
 use crate::bridge::Bridge;
 use crate::report::AdoptError;
-use crate::source::Source;
-
-/// From where documents without a status are copied.
-#[derive(Clone, Debug, PartialEq)]
-pub enum StartPoint {
-    /// What is inserted from now on.
-    Now,
-    /// What was inserted since this time, as far as MongoDB's oplog reaches.
-    Time(DateTime),
-    /// The documents behind this `_id`, and what is inserted from now on. As text, as `outbox list` shows ids; a prefix
-    /// (`str:`) names its type.
-    Id(String),
-}
+use crate::source::{Source, StartPoint};
 
 impl Bridge {
     /// Behind which document a scan begins; documents without a status need one.
