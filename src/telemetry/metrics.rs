@@ -125,32 +125,19 @@ pub fn page(metrics: &PrometheusHandle) -> String {
 ///
 /// A recorder is installed already.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
-    let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(
-            Matcher::Full(PUBLISH_DURATION_SECONDS.into()),
-            &PUBLISH_DURATION_SECONDS_BUCKETS,
-        )?
-        .set_buckets_for_metric(
-            Matcher::Full(DELIVERY_LAG_SECONDS.into()),
-            &DELIVERY_LAG_SECONDS_BUCKETS,
-        )?
-        .set_buckets_for_metric(
-            Matcher::Full(APPEND_DURATION_SECONDS.into()),
-            &APPEND_DURATION_SECONDS_BUCKETS,
-        )?
-        .set_buckets_for_metric(
-            Matcher::Full(OPERATION_DURATION_SECONDS.into()),
-            &OPERATION_DURATION_SECONDS_BUCKETS,
-        )?
-        .set_buckets_for_metric(
-            Matcher::Full(CHECKOUT_DURATION_SECONDS.into()),
-            &CHECKOUT_DURATION_SECONDS_BUCKETS,
-        )?
-        .set_buckets_for_metric(
-            Matcher::Full(HTTP_REQUEST_DURATION_SECONDS.into()),
-            &HTTP_REQUEST_DURATION_SECONDS_BUCKETS,
-        )?
-        .install_recorder()?;
+    let buckets: [(&str, &[f64]); 6] = [
+        (PUBLISH_DURATION_SECONDS, &PUBLISH_DURATION_SECONDS_BUCKETS),
+        (DELIVERY_LAG_SECONDS, &DELIVERY_LAG_SECONDS_BUCKETS),
+        (APPEND_DURATION_SECONDS, &APPEND_DURATION_SECONDS_BUCKETS),
+        (OPERATION_DURATION_SECONDS, &OPERATION_DURATION_SECONDS_BUCKETS),
+        (CHECKOUT_DURATION_SECONDS, &CHECKOUT_DURATION_SECONDS_BUCKETS),
+        (HTTP_REQUEST_DURATION_SECONDS, &HTTP_REQUEST_DURATION_SECONDS_BUCKETS),
+    ];
+    let mut builder = PrometheusBuilder::new();
+    for (name, buckets) in buckets {
+        builder = builder.set_buckets_for_metric(Matcher::Full(name.into()), buckets)?;
+    }
+    let handle = builder.install_recorder()?;
     descriptions().for_each(|description| description.register());
     postrider_store::metrics::create_series();
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "revision" => REVISION).set(1.0);

@@ -312,15 +312,14 @@ fn status_words(fields: &FieldsConfig, wrong: &mut impl FnMut(&str, &str)) -> Op
             }
         }
     }
-    for (key, other) in [("retries", "max_retries"), ("max_retries", "retries")] {
-        let is_set = |key| match key {
-            "retries" => fields.retries.is_some(),
-            _ => fields.max_retries.is_some(),
-        };
-        if is_set(key) && !is_set(other) {
-            let detail = format!("has no effect without adopt.fields.{other}; set both, or none");
-            wrong(&format!("fields.{key}"), &detail);
-        }
+    let lonely = match (fields.retries.is_some(), fields.max_retries.is_some()) {
+        (true, false) => Some(("retries", "max_retries")),
+        (false, true) => Some(("max_retries", "retries")),
+        _ => None,
+    };
+    if let Some((key, other)) = lonely {
+        let detail = format!("has no effect without adopt.fields.{other}; set both, or none");
+        wrong(&format!("fields.{key}"), &detail);
     }
     if let Some(done_at) = &fields.done_at
         && overlap(done_at, &path)

@@ -103,17 +103,13 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         return ReadOutcome::Skip(SkippedDocument { id, reason: SkipReason::Malformed, detail });
     };
     let id = document.get("_id").cloned().unwrap_or(Bson::Null);
-    let status = mapping.status.as_ref().and_then(|status| at(&document, &status.path));
-    if let Some(words) = &mapping.status
-        && !matches!(find(&document, &words.path), Ok(None | Some(Found::Value(_))))
-    {
-        let id = RecordId::from(id).to_string();
-        let detail = format!("{} is inside of a text, where MongoDB cannot change it", words.path);
-        return ReadOutcome::Skip(SkippedDocument { id, reason: SkipReason::Malformed, detail });
-    }
-    match examine(mapping, &document, status.as_ref(), now) {
+    let examined = status_of(mapping, &document).and_then(|status| {
+        let record = examine(mapping, &document, status.as_ref(), now)?;
+        Ok(record.map(|record| (status, record)))
+    });
+    match examined {
         Ok(None) => ReadOutcome::Delivered,
-        Ok(Some(record)) => ReadOutcome::Copy(Box::new(CopyCandidate {
+        Ok(Some((status, record))) => ReadOutcome::Copy(Box::new(CopyCandidate {
             id,
             status,
             record,
@@ -122,6 +118,19 @@ pub fn read(mapping: &Mapping, raw: &RawDocument, now: DateTime) -> ReadOutcome 
         Err((reason, detail)) => {
             let id = RecordId::from(id).to_string();
             ReadOutcome::Skip(SkippedDocument { id, reason, detail })
+        }
+    }
+}
+
+/// The status of a document; `None` where it is absent or null, or the source has none.
+fn status_of(mapping: &Mapping, document: &Document) -> Result<Option<Bson>, (SkipReason, String)> {
+    let Some(StatusWords { path, .. }) = &mapping.status else { return Ok(None) };
+    match find(document, path) {
+        Ok(None) => Ok(None),
+        Ok(Some(Found::Value(status))) => Ok(Some(status)),
+        Ok(Some(Found::Json(_))) | Err(_) => {
+            let detail = format!("{path} is inside of a text, where MongoDB cannot change it");
+            Err((SkipReason::Malformed, detail))
         }
     }
 }
