@@ -24,6 +24,9 @@ const SEARCH_TIME: Duration = Duration::from_secs(1);
 /// The pause after a count, as a multiple of its duration: counts take 1 % of the time.
 const PAUSE_FACTOR: u32 = 100;
 
+/// The longest pause: the alerts on late and dead records read the counts.
+const MAX_PAUSE: Duration = Duration::from_secs(300);
+
 /// The shortest pause after a failed count.
 const MIN_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -40,7 +43,13 @@ pub async fn survey(
     mut allotted: watch::Receiver<AssignedPartitions>,
 ) {
     let now = Instant::now();
-    let mut counts = Counts { backlog_due: now, invalid_due: now, search: Search::default() };
+    let mut counts = Counts {
+        backlog_due: now,
+        invalid_due: now,
+        backlog_pace: Pace::default(),
+        invalid_pace: Pace::default(),
+        search: Search::default(),
+    };
     loop {
         let counting = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await.is_ok()
             && allotted.wait_for(owns_first_partition).await.is_ok();
@@ -64,7 +73,16 @@ fn owns_first_partition(allotted: &AssignedPartitions) -> bool {
 struct Counts {
     backlog_due: Instant,
     invalid_due: Instant,
+    backlog_pace: Pace,
+    invalid_pace: Pace,
     search: Search,
+}
+
+/// Decides how long to pause between two counts.
+#[derive(Default)]
+struct Pace {
+    /// The duration of the last count; zero if it failed.
+    last: Duration,
 }
 
 /// A search for invalid records by id, which continues where the last one ended.
@@ -83,13 +101,15 @@ impl Counts {
             if self.backlog_due <= Instant::now() {
                 let started = Instant::now();
                 let is_counted = count_backlog(inspector).await;
-                self.backlog_due = Instant::now() + pause(started.elapsed(), is_counted);
+                self.backlog_due =
+                    Instant::now() + self.backlog_pace.pause(started.elapsed(), is_counted);
             }
             // A count of its own: it reads delivered records too.
             if self.invalid_due <= Instant::now() {
                 let started = Instant::now();
                 let is_counted = self.search_invalid(inspector).await;
-                self.invalid_due = Instant::now() + pause(started.elapsed(), is_counted);
+                self.invalid_due =
+                    Instant::now() + self.invalid_pace.pause(started.elapsed(), is_counted);
             }
             tokio::time::sleep_until(self.backlog_due.min(self.invalid_due).into()).await;
         }
@@ -167,24 +187,51 @@ fn set_records(status: &'static str, count: f64) {
     gauge!(OUTBOX_RECORDS, "status" => status).set(count);
 }
 
-/// The pause after a count of this duration. After a failure it does not grow with the duration: a count that
-/// timed out during an outage would leave the gauges unknown for a quarter of an hour.
-fn pause(took: Duration, is_counted: bool) -> Duration {
-    let wanted = took * PAUSE_FACTOR;
-    if is_counted { wanted.max(MIN_PAUSE) } else { wanted.clamp(MIN_RETRY_PAUSE, MIN_PAUSE) }
+impl Pace {
+    /// The pause after a count of this duration.
+    ///
+    /// It grows with the shorter one of the last two: a single slow count waited for a busy server, and does not
+    /// show what a count costs. After a failure it hardly grows: a count that timed out during an outage would
+    /// leave the gauges unknown for minutes.
+    fn pause(&mut self, took: Duration, is_counted: bool) -> Duration {
+        let last =
+            std::mem::replace(&mut self.last, if is_counted { took } else { Duration::ZERO });
+        if is_counted {
+            (took.min(last) * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE)
+        } else {
+            (took * PAUSE_FACTOR).clamp(MIN_RETRY_PAUSE, MIN_PAUSE)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn pause_grows_with_a_count_and_is_bounded_after_a_failure() {
-        let (quick, slow) = (Duration::from_millis(2), Duration::from_secs(10));
+    const QUICK: Duration = Duration::from_millis(2);
+    const SLOW: Duration = Duration::from_secs(1);
+    const HUGE: Duration = Duration::from_secs(10);
 
-        assert_eq!(pause(quick, true), MIN_PAUSE);
-        assert_eq!(pause(slow, true), slow * 100);
-        assert_eq!(pause(quick, false), Duration::from_secs(1));
-        assert_eq!(pause(slow, false), MIN_PAUSE);
+    #[test]
+    fn pause_grows_when_two_counts_in_a_row_are_slow() {
+        let mut pace = Pace::default();
+
+        assert_eq!(pace.pause(SLOW, true), MIN_PAUSE, "the first one may have waited");
+        assert_eq!(pace.pause(SLOW, true), SLOW * 100);
+        assert_eq!(pace.pause(QUICK, true), MIN_PAUSE);
+        assert_eq!(pace.pause(HUGE, true), MIN_PAUSE, "a single slow one");
+        assert_eq!(pace.pause(SLOW, true), SLOW * 100, "the shorter one of the two");
+        assert_eq!(pace.pause(HUGE, true), SLOW * 100, "the same");
+        assert_eq!(pace.pause(HUGE, true), MAX_PAUSE);
+    }
+
+    #[test]
+    fn pause_after_a_failure_is_bounded() {
+        let mut pace = Pace::default();
+        pace.pause(SLOW, true);
+
+        assert_eq!(pace.pause(QUICK, false), Duration::from_secs(1));
+        assert_eq!(pace.pause(HUGE, false), MIN_PAUSE);
+        assert_eq!(pace.pause(SLOW, true), MIN_PAUSE, "the first count after failures");
     }
 }

@@ -325,6 +325,28 @@ async fn only_the_owner_of_the_lowest_partition_counts_the_outbox() {
     lower.stop().await;
 }
 
+/// A count that takes 0.6 s or more would be followed by a pause of a minute, if it alone decided.
+#[fixture::test]
+async fn a_single_slow_count_does_not_delay_the_next_one() {
+    let outbox = TestOutbox::new().await;
+    let to_mongodb = FaultProxy::to(&host_of(&mongodb_uri())).await;
+    let mongo = format!("mongo.uri={}", to_mongodb.mongodb_uri(""));
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    to_mongodb.delay(Duration::from_millis(300));
+    let mut postrider = Postrider::start(&with(settings, &[&mongo]));
+    let scheduled = "postrider_outbox_records{status=\"scheduled\"}";
+    postrider.until_metric(scheduled, |count| count == 0.0).await;
+    to_mongodb.delay(Duration::ZERO);
+    let due = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    let mut later = record("later", "k");
+    later.extend(doc! { "status": "scheduled", "visibleAt": due });
+    outbox.insert([later]).await;
+
+    postrider.until_metric(scheduled, |count| count == 1.0).await;
+
+    postrider.stop().await;
+}
+
 #[fixture::test]
 async fn health_is_json_part_by_part() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
