@@ -5,13 +5,8 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 
 use crate::presets::namastack;
-use crate::support::outbox::eventually;
 use crate::support::process::Postrider;
 use crate::util::TestSource;
-
-async fn until_copied(test: &TestSource, count: usize) {
-    eventually("all copies", async || test.records().await.len() == count).await;
-}
 
 async fn receiving(test: &TestSource, more: &[&str]) -> Postrider {
     let bridge = test.start(&[&["--old-relay-stopped"], more].concat(), "");
@@ -40,7 +35,7 @@ async fn document_that_is_changed_after_its_insertion_is_copied_as_it_is() {
     documents.update_one(doc! { "_id": "a" }, changed).session(&mut session).await.unwrap();
     session.commit_transaction().await.unwrap();
 
-    until_copied(&test, 1).await;
+    test.until_copied(1).await;
     bridge.stop().await;
 
     assert_eq!(test.records().await[0].get_str("payload").unwrap(), r#"{"order": 2}"#);
@@ -57,7 +52,7 @@ async fn document_that_the_filter_does_not_select_is_left_when_it_arrives() {
     other.insert("partitionNo", 8);
     test.insert(vec![other, namastack("a", "k", "NEW", 2)]).await;
 
-    until_copied(&test, 1).await;
+    test.until_copied(1).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, [Bson::from("a")]);
@@ -79,7 +74,7 @@ async fn each_insertion_of_an_id_is_a_message() {
     }
     session.commit_transaction().await.unwrap();
 
-    until_copied(&test, 3).await;
+    test.until_copied(3).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, ["a", "b", "c"].map(Bson::from));

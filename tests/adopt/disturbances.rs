@@ -6,7 +6,7 @@ use bson::{Bson, doc};
 use postrider::schema::roles::{ADOPT, SOURCE_ACTIONS};
 
 use crate::presets::namastack;
-use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::outbox::TestOutbox;
 use crate::support::process::{Postrider, Signal};
 use crate::support::roles;
 use crate::util::TestSource;
@@ -17,10 +17,6 @@ async fn source() -> TestSource {
 
 fn start(test: &TestSource, fail_points: Option<&str>) -> Postrider {
     test.start(&["--old-relay-stopped"], fail_points.unwrap_or_default())
-}
-
-async fn until_copied(test: &TestSource, count: usize) {
-    eventually("all copies", async || test.records().await.len() >= count).await;
 }
 
 #[fixture::test]
@@ -35,18 +31,18 @@ async fn documents_that_arrive_are_copied_in_the_order_of_their_commits() {
     let mut bridge = start(&test, None);
     bridge.until_logged("receiving changes of the other outbox").await;
     test.insert(vec![namastack("b", "k", "NEW", 9)]).await;
-    until_copied(&test, 2).await;
+    test.until_copied(2).await;
     late.commit_transaction().await.unwrap();
-    until_copied(&test, 3).await;
+    test.until_copied(3).await;
     test.insert(vec![namastack("c", "k", "NEW", 1)]).await;
-    until_copied(&test, 4).await;
+    test.until_copied(4).await;
     // Changed back by an operator.
     test.insert(vec![namastack("odd", "k", "PAUSED", 1)]).await;
     documents
         .update_one(doc! { "_id": "odd" }, doc! { "$set": { "status": "NEW" } })
         .await
         .unwrap();
-    until_copied(&test, 5).await;
+    test.until_copied(5).await;
 
     let ended = bridge.stop().await;
 
@@ -64,7 +60,7 @@ async fn documents_that_arrive_during_a_scan_are_copied_in_the_order_of_their_co
     for (id, second) in [("c", 5), ("d", 1), ("e", 3)] {
         test.insert(vec![namastack(id, "k", "NEW", second)]).await;
     }
-    until_copied(&test, 5).await;
+    test.until_copied(5).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, ["a", "b", "c", "d", "e"].map(Bson::from));
@@ -83,16 +79,16 @@ async fn killed_bridge_is_replaced_and_each_document_copied_once() {
         assert_eq!(ended.code, None, "{ended}");
         let mut second = start(&test, None);
         let third = start(&test, None);
-        until_copied(&test, 50).await;
+        test.until_copied(50).await;
         test.insert((50..60).map(document).collect()).await;
-        until_copied(&test, 60).await;
+        test.until_copied(60).await;
         let ids: Vec<Bson> = (0..60).map(|at| Bson::from(format!("{at:03}"))).collect();
         assert_eq!(test.ids().await, ids, "{place}");
 
         second.signal(Signal::KILL);
         second.until_ended(Duration::from_secs(10)).await;
         test.insert((60..70).map(document).collect()).await;
-        until_copied(&test, 70).await;
+        test.until_copied(70).await;
         let left = test.documents().count_documents(doc! { "status": "NEW" }).await.unwrap();
         assert_eq!((left, test.records().await.len()), (0, 70), "{place}");
         drop(third);
@@ -126,7 +122,7 @@ async fn user_with_the_role_may_copy_and_replace_a_killed_bridge() {
     let mut bridge = start(&test, None);
     bridge.until_logged("receiving changes of the other outbox").await;
     test.insert(vec![namastack("b", "k", "NEW", 0)]).await;
-    until_copied(&test, 2).await;
+    test.until_copied(2).await;
 
     let ended = bridge.stop().await;
 
@@ -154,14 +150,14 @@ async fn documents_without_a_status_are_continued_from_the_stored_token() {
     // Deleted by its producer at once.
     test.insert(vec![document(2)]).await;
     test.documents().delete_one(doc! { "_id": 2 }).await.unwrap();
-    until_copied(&test, 1).await;
+    test.until_copied(1).await;
     bridge.signal(Signal::KILL);
     bridge.until_ended(Duration::from_secs(10)).await;
     test.insert(vec![document(3)]).await;
     test.documents().delete_one(doc! { "_id": 3 }).await.unwrap();
     // The same arguments: the stored resume token goes before them.
     let mut bridge = run(&["--from", "now"]);
-    until_copied(&test, 2).await;
+    test.until_copied(2).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, [2_i64, 3].map(Bson::from));
@@ -183,7 +179,7 @@ async fn lost_stream_of_documents_with_a_status_leads_to_a_scan() {
     test.documents().drop().await.unwrap();
     bridge.until_logged("there is no collection").await;
     test.insert(vec![namastack("b", "k", "NEW", 2), namastack("a", "k", "NEW", 3)]).await;
-    until_copied(&test, 2).await;
+    test.until_copied(2).await;
     assert_eq!(test.ids().await, ["b", "a"].map(Bson::from));
     let series = r#"postrider_adopt_scans_total{reason="lost_stream"}"#;
     bridge.until_metric(series, |value| value >= 1.0).await;
@@ -200,7 +196,7 @@ async fn documents_of_another_handler_are_left_when_they_arrive() {
     let mut other = namastack("mail", "k", "NEW", 1);
     other.insert("handlerId", "mails");
     test.insert(vec![other, namastack("a", "k", "NEW", 2)]).await;
-    until_copied(&test, 1).await;
+    test.until_copied(1).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, ["a"].map(Bson::from));

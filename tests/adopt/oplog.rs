@@ -56,7 +56,7 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
     test.documents().delete_many(doc! {}).await.unwrap();
 
     let mut bridge = test.start(&["--old-relay-stopped", "--from", &from], "");
-    eventually("the copies", async || test.records().await.len() == 2).await;
+    test.until_copied(2).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, [2_i64, 3].map(Bson::from));
@@ -73,13 +73,13 @@ async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
     overwrite_oplog(set.direct(0)).await;
 
     let mut bridge = test.start(&["--old-relay-stopped"], "");
-    eventually("the copies", async || test.records().await.len() == 3).await;
+    test.until_copied(3).await;
     let series = r#"postrider_adopt_scans_total{reason="lost_stream"}"#;
     bridge.until_metric(series, |value| value >= 1.0).await;
     // And it receives changes again.
     bridge.until_metric("postrider_adopt_change_stream_up", |value| value == 1.0).await;
     test.insert(vec![namastack("d", "k", "NEW", 0)]).await;
-    eventually("the next copy", async || test.records().await.len() == 4).await;
+    test.until_copied(4).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, ["a", "b", "c", "d"].map(Bson::from));
@@ -104,7 +104,7 @@ async fn overwritten_oplog_ends_the_bridge_of_documents_without_a_status() {
     assert_eq!(test.records().await.len(), 0);
 
     let mut bridge = test.start(&["--old-relay-stopped", "--restart", "--from", "1"], "");
-    eventually("the copy", async || test.records().await.len() == 1).await;
+    test.until_copied(1).await;
     bridge.stop().await;
     assert_eq!(test.ids().await, [Bson::from(2_i64)]);
 }

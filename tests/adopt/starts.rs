@@ -83,7 +83,7 @@ async fn two_bridges_copy_although_the_scan_takes_longer_than_a_lease() {
 
     let mut first = test.start(&["--old-relay-stopped"], "");
     let mut second = test.start(&["--old-relay-stopped"], "");
-    eventually("records", async || test.records().await.len() == 4).await;
+    test.until_copied(4).await;
 
     let ended = [first.stop().await, second.stop().await];
     let copied = |ended: &Ended| ended.json()["copied"].as_u64().unwrap();
@@ -106,14 +106,14 @@ async fn another_mapping_scans_again() {
 
     test.more.push(r#"adopt.fields.undelivered=["new", "odd"]"#.to_owned());
     let mut bridge = test.start(&["--old-relay-stopped"], "");
-    eventually("the other record", async || test.records().await.len() == 2).await;
+    test.until_copied(2).await;
     bridge.until_logged("receiving changes of the other outbox").await;
     bridge.stop().await;
 
     // The same mapping continues.
     test.insert(vec![doc! { "_id": 3, "k": "k", "p": 3, "s": "new" }]).await;
     let mut bridge = test.start(&["--old-relay-stopped"], "");
-    eventually("the third record", async || test.records().await.len() == 3).await;
+    test.until_copied(3).await;
     let ended = bridge.stop().await;
     assert!(!ended.stderr.contains("scanning the other outbox"), "{ended}");
 }
@@ -190,7 +190,7 @@ async fn document_that_is_touched_during_the_scan_keeps_its_place() {
     let touched = doc! { "$set": { "touched": true } };
     test.documents().update_one(doc! { "_id": 7 }, touched).await.unwrap();
 
-    eventually("all records", async || test.records().await.len() == 9).await;
+    test.until_copied(9).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, (1..=9_i64).map(Bson::from).collect::<Vec<_>>());
@@ -226,7 +226,7 @@ async fn two_bridges_copy_behind_many_refused_documents() {
 
     let mut first = test.start(&["--old-relay-stopped"], "");
     let mut second = test.start(&["--old-relay-stopped"], "");
-    eventually("the others", async || test.records().await.len() == 3).await;
+    test.until_copied(3).await;
 
     first.stop().await;
     second.stop().await;

@@ -5,7 +5,7 @@ use futures_util::TryStreamExt;
 use mongodb::Collection;
 
 use crate::support::environment::unique;
-use crate::support::outbox::TestOutbox;
+use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Ended, Postrider, call_with, command};
 use crate::support::queue::mongo_settings;
 
@@ -85,6 +85,11 @@ impl TestSource {
 
     pub async fn ids(&self) -> Vec<Bson> {
         self.records().await.iter().map(|record| record.get("_id").unwrap().clone()).collect()
+    }
+
+    /// Waits until there are this many records, or more.
+    pub async fn until_copied(&self, count: usize) {
+        eventually("all copies", async || self.records().await.len() >= count).await;
     }
 
     pub async fn source(&self, id: impl Into<Bson>) -> Document {

@@ -167,11 +167,16 @@ impl Bridge {
         stop: &CancellationToken,
     ) -> Result<AdoptReport, AdoptError> {
         let mut report = AdoptReport::default();
-        if !self.mapping.has_state()
-            && from.is_none()
-            && (forget_resume_token || !self.store.has_resume_point().await?)
-        {
+        let needs_start = !self.mapping.has_state();
+        let may_continue = (needs_start || from.is_some()) && !forget_resume_token;
+        let continues = may_continue && self.store.has_resume_point().await?;
+        if needs_start && from.is_none() && !continues {
             return Err(AdoptError::NoStart { collection: self.mapping.source() });
+        }
+        if from.is_some() && continues {
+            info!(
+                "continuing where the last process ended; --from is used only together with --restart"
+            );
         }
         if let Some(StartPoint::Time(time)) = from {
             self.start_at(*time).await?;
@@ -247,11 +252,6 @@ impl Bridge {
     ) -> Result<Ended, AdoptError> {
         let Some(mut owned) = self.acquire(kept).await? else { return Ok(Ended::NotOwner) };
         self.metrics.owner.set(1.0);
-        if owned.token.is_some() && from.is_some() && !matches!(scanning, Scanning::Forgotten) {
-            info!(
-                "continuing where the last process ended; --from is used only together with --restart"
-            );
-        }
         if !matches!(scanning, Scanning::AtStart) {
             if !self.store.forget_resume_token(&self.owner, owned.epoch).await? {
                 return Ok(Ended::NotOwner);
