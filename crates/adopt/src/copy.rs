@@ -100,11 +100,11 @@ impl Copier<'_> {
             }
             // (It may still be open then: the driver does not report that an abort failed.)
             Ok(other) => {
-                abort(session).await;
+                abort(session, "abort copies").await;
                 other
             }
             Err(error) => {
-                abort(session).await;
+                abort(session, "abort copies").await;
                 again_or_failed(error)
             }
         }

@@ -81,7 +81,7 @@ pub(super) async fn write(
     };
     let ended = match fill(&mut session, context, outbox, appends).await {
         Err(error) => {
-            abort(&mut session).await;
+            abort(&mut session, "abort an append").await;
             again_or_failed(error)
         }
         Ok(Some((at, refusal))) => TransactionOutcome::Refused { at, by: refused_by(refusal) },

@@ -304,7 +304,7 @@ impl UnitOfWork {
 
     /// Aborts the transaction.
     pub(super) async fn abort(&mut self) {
-        abort(&mut self.session).await;
+        abort(&mut self.session, "abort an append").await;
     }
 
     /// The session, for another transaction.

@@ -57,7 +57,7 @@ pub(crate) async fn apply<P: Projector>(
     match ended {
         None => commit(session).await,
         Some(outcome) => {
-            transaction::abort(session).await;
+            transaction::abort(session, "abort events").await;
             outcome
         }
     }

@@ -92,7 +92,7 @@ const KINDS: [(&str, &[&str]); 13] = [
     ("heartbeat", &["send a heartbeat"]),
     ("assign", &["assign partitions", "read the instances", "remove stale instances"]),
     ("count", &["count records", "count pending records"]),
-    ("append", &["append events", "commit an append", "abort a transaction"]),
+    ("append", &["append events", "commit an append", "abort an append"]),
     (
         "load",
         &["read events", "read an aggregate's version", "look up a request", "read a snapshot"],

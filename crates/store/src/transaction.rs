@@ -76,9 +76,10 @@ pub async fn commit(session: &mut ClientSession, action: &'static str) -> Commit
 }
 
 /// Aborts an open transaction. A dropped session does so too, but the caller would continue before.
-pub async fn abort(session: &mut ClientSession) {
+/// `action` says what ends, for errors and metrics.
+pub async fn abort(session: &mut ClientSession, action: &'static str) {
     let aborting = session.abort_transaction();
-    if let Err(error) = within("abort a transaction", ABORT_TIMEOUT, aborting).await {
+    if let Err(error) = within(action, ABORT_TIMEOUT, aborting).await {
         debug!(error = chain(&error), "failed to abort a transaction");
     }
 }

@@ -62,19 +62,19 @@ pub(super) async fn assign(
             }
         }
         Ok(Filled::StateChanged) => {
-            abort(&mut session).await;
+            abort(&mut session, ACTION).await;
             Assigned::StateChanged
         }
         Ok(Filled::StreamsChanged) => {
-            abort(&mut session).await;
+            abort(&mut session, ACTION).await;
             Assigned::StreamsChanged
         }
         Ok(Filled::Refused { at, error }) => {
-            abort(&mut session).await;
+            abort(&mut session, ACTION).await;
             Assigned::Refused { at, error }
         }
         Err(error) => {
-            abort(&mut session).await;
+            abort(&mut session, ACTION).await;
             again_or_unknown(error)
         }
     };

@@ -47,12 +47,12 @@ pub(super) async fn transact<S: Statements>(
                 CommitOutcome::Unknown(error) => (error, true),
             },
             Err(SubscriptionError::Store(error)) => {
-                abort(&mut session).await;
+                abort(&mut session, action).await;
                 let is_final = !is_retryable(&error);
                 (error, is_final)
             }
             Err(error) => {
-                abort(&mut session).await;
+                abort(&mut session, action).await;
                 *open_session = Some(session);
                 return Err(error);
             }
