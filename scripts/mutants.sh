@@ -71,7 +71,7 @@ not_events=(--skip contract:: --skip prepare_keys:: --skip snapshots:: --skip sc
 servers=()
 for module in $modules; do
   [[ -v files[$module] ]] || die mutants "MODULES: unknown module $module; the modules are: ${!files[*]}"
-  [[ ${tests[$module]} != *--test* ]] || servers=(mongodb rabbitmq kafka)
+  [[ ${tests[$module]} != *--test* ]] || servers=(mongodb mongodb-auth rabbitmq kafka)
 done
 ((${#servers[@]} == 0)) || borrow_services "${servers[@]}"
 

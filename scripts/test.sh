@@ -28,13 +28,6 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 say test "running the tests…"
 cargo test "${tests[@]}" "${all[@]}" "$@"
 if (($# == 0)); then
-  say test "running the relay's own tests as users with the rights of their roles only…"
-  export POSTRIDER_TEST_ROLES=1
-  # Not those that start the whole process, and not the checker of histories, which needs no server.
-  cargo test "${tests[@]}" --test ordering --test leases -- --skip bad_input:: --skip end_to_end:: --skip history_checker::
-  # Not those that create the schema by mongosh, as its administrator.
-  cargo test "${tests[@]}" --test deployment -- schema::applying schema::a_changed_retention schema::ten_instances schema::verify
-  unset POSTRIDER_TEST_ROLES
   say test "running the tests of the client libraries…"
   scripts/clients.sh
   say test "running the examples in the documentation…"

@@ -55,7 +55,7 @@ fn code(error: &mongodb::error::Error) -> Option<i32> {
 
 #[fixture::test]
 async fn applying_twice_changes_nothing_and_leaves_no_difference() {
-    let bare = BareDatabase::new("").await;
+    let bare = BareDatabase::restricted("").await;
 
     let first = apply(&bare.collections, &defaults()).await.unwrap();
     let layout = bare.layout().await;
@@ -72,7 +72,7 @@ async fn applying_twice_changes_nothing_and_leaves_no_difference() {
 #[fixture::test]
 async fn ten_instances_that_apply_at_once_all_succeed() {
     for _ in 0..5 {
-        let bare = BareDatabase::new("").await;
+        let bare = BareDatabase::restricted("").await;
 
         let applied = join_all((0..10_u64).map(|instance| {
             let collections = bare.collections.clone();
@@ -154,7 +154,7 @@ async fn the_script_refuses_a_wrong_environment_first() {
 
 #[fixture::test]
 async fn a_changed_retention_is_adjusted_in_place_by_either() {
-    let bare = BareDatabase::new("").await;
+    let bare = BareDatabase::restricted("").await;
     apply(&bare.collections, &defaults()).await.unwrap();
     let done =
         doc! { "_id": 1, "type": "T", "payload": 1, "status": "done", "doneAt": DateTime::now() };
@@ -422,7 +422,7 @@ async fn only_a_dedup_key_that_is_text_must_be_unique() {
 
 #[fixture::test]
 async fn verify_has_a_line_for_each_difference() {
-    let bare = BareDatabase::new("app_").await;
+    let bare = BareDatabase::restricted("app_").await;
     let missing = verify(&bare.collections, &defaults()).await.unwrap();
     apply(&bare.collections, &with_retention(60)).await.unwrap();
     bare.run(doc! { "dropIndexes": "app_outbox_records", "index": "blocks_idx" }).await;

@@ -24,7 +24,7 @@ fn outcomes() -> [Outcome; 4] {
 
 #[fixture::test]
 async fn a_record_done_by_a_peer_after_the_read_is_not_delivered() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("b1", "b")]).await;
@@ -44,7 +44,7 @@ async fn a_record_done_by_a_peer_after_the_read_is_not_delivered() {
 /// A first lease checks only that no other instance has leased or settled the record.
 #[fixture::test]
 async fn a_record_released_after_the_read_waits_for_the_next_scan() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a")]).await;
@@ -64,7 +64,7 @@ async fn a_record_released_after_the_read_waits_for_the_next_scan() {
 
 #[fixture::test]
 async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a")]).await;
     peer.take(&["a1"]).await;
@@ -85,7 +85,7 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
 /// The server has leased, and the answer is lost: the same id is sent again.
 #[fixture::test]
 async fn a_lease_whose_answer_was_lost_counts_once_and_is_complete() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let wanted = ids(&["a1", "a2", "a3"]);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
@@ -113,7 +113,7 @@ async fn a_lease_whose_answer_was_lost_counts_once_and_is_complete() {
 /// Both answers to a lease are lost: the lease is on the records, and no attempt was made.
 #[fixture::test]
 async fn a_lease_without_any_answer_is_released_without_an_attempt() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let sink = TestSink::default();
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
@@ -132,7 +132,7 @@ async fn a_lease_without_any_answer_is_released_without_an_attempt() {
 /// A lane that waits for the death of its head must learn that it was written after all.
 #[fixture::test]
 async fn a_settlement_whose_answer_was_lost_is_confirmed_by_a_read() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let (proxy, collections) = outbox.behind_proxy().await;
     let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(collections.clone(), false);
@@ -153,7 +153,7 @@ async fn a_settlement_whose_answer_was_lost_is_confirmed_by_a_read() {
 
 #[fixture::test]
 async fn a_settlement_of_a_lost_lease_changes_nothing() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(outbox.collections.clone(), false);
     for (number, outcome) in (0..).zip(outcomes()) {
@@ -174,7 +174,7 @@ async fn a_settlement_of_a_lost_lease_changes_nothing() {
 
 #[fixture::test]
 async fn no_publish_starts_after_the_lease_has_ended() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
     let short = Settings { lease: Duration::from_secs(1), ..settings() };
@@ -194,7 +194,7 @@ async fn no_publish_starts_after_the_lease_has_ended() {
 /// The time of the command counts towards the lease.
 #[fixture::test]
 async fn the_budget_counts_from_before_the_lease_command() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([record("a1", "a")]).await;
     let short = Settings { lease: Duration::from_secs(1), ..settings() };
@@ -222,7 +222,7 @@ async fn the_budget_counts_from_before_the_lease_command() {
 /// The record looks like our own outcome, except for the peer's counted attempt.
 #[fixture::test]
 async fn a_peers_equal_settlement_is_not_taken_for_ours() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let peer = RivalRelay::new(&outbox.collections);
     let settlements = Settlements::new(outbox.collections.clone(), false);
     for (number, outcome) in (0..).zip(outcomes()) {

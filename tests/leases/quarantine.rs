@@ -36,7 +36,7 @@ fn with_crashes(id: &str, key: &str, attempt: i32, crashes: i32) -> Document {
 
 #[fixture::test]
 async fn records_go_one_at_a_time_after_their_second_crash() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = FragileSink::default();
     let poisoned: Vec<String> = (0..6).map(|n| format!("poison {n}")).collect();
     let sound: Vec<String> = (0..40).map(|n| format!("sound {n}")).collect();
@@ -59,7 +59,7 @@ async fn records_go_one_at_a_time_after_their_second_crash() {
 
 #[fixture::test]
 async fn records_go_together_after_their_first_crash() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = FragileSink::default();
     // Two of each key: a crash is not a failure, so they are leased together.
     let ids: Vec<String> = (0..40).map(|n| format!("{n}")).collect();
@@ -79,7 +79,7 @@ async fn records_go_together_after_their_first_crash() {
 /// A release or a failure has ended its lease normally; it was in two crashes all the same.
 #[fixture::test]
 async fn a_poison_record_without_a_lease_goes_alone_after_a_failure() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::Answer(PublishFailure::Retryable)]);
     let mut released = record("a1", "a");
@@ -97,7 +97,7 @@ async fn a_poison_record_without_a_lease_goes_alone_after_a_failure() {
 /// Whatever `max_attempts` is: in such a lease another record may have been the cause.
 #[fixture::test]
 async fn a_record_does_not_die_of_a_lease_with_neighbours() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([with_crashes("once", "a", 1, 1), with_crashes("twice", "b", 2, 2)]).await;
 
@@ -111,7 +111,7 @@ async fn a_record_does_not_die_of_a_lease_with_neighbours() {
 
 #[fixture::test]
 async fn a_poison_record_at_the_limit_dies_and_its_follower_goes() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox
         .insert([
@@ -139,7 +139,7 @@ async fn a_poison_record_at_the_limit_dies_and_its_follower_goes() {
 
 #[fixture::test]
 async fn a_record_that_breaks_the_connection_dies_alone() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = FragileSink::poisoned(&["poison"]);
     let neighbours: Vec<String> = (0..20).map(|n| format!("neighbour {n}")).collect();
     outbox.insert([record("poison", "poison"), record("behind", "poison")]).await;
@@ -165,7 +165,7 @@ async fn a_record_that_breaks_the_connection_dies_alone() {
 /// While one record goes alone, the other one's key waits for its turn.
 #[fixture::test]
 async fn a_key_whose_poison_record_is_gone_at_its_turn_continues() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::Hold]);
     sink.script("b1", [Fault::Hold]);
@@ -185,7 +185,7 @@ async fn a_key_whose_poison_record_is_gone_at_its_turn_continues() {
 
 #[fixture::test]
 async fn a_poison_record_without_a_key_has_one_turn() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     let keyless = |id: &str| {
@@ -219,7 +219,7 @@ async fn a_poison_record_without_a_key_has_one_turn() {
 /// A rotation read its pages while the record still waited, and plans them when it has gone.
 #[fixture::test]
 async fn a_poison_record_gets_no_second_turn_from_an_old_page() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let mut keyless = poison("a", "", 2);
     keyless.remove("key");
@@ -256,7 +256,7 @@ fn is_snapshot(find: &Document) -> bool {
 /// instance dead.
 #[fixture::test]
 async fn an_exhausted_poison_record_requeued_meanwhile_does_not_die() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([with_crashes("a1", "a", 10, 3)]).await;
     let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;

@@ -36,7 +36,7 @@ fn changes(before: &Document, after: &Document) -> (Document, Vec<String>) {
 
 /// Delivers one such record until it is of `status`; returns its changes.
 async fn settled(faults: Vec<Fault>, settings: Settings, status: &str) -> Document {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("a", faults);
     outbox.insert([failed_record("a")]).await;
@@ -113,7 +113,7 @@ async fn a_death_at_once_keeps_the_last_error() {
 
 #[fixture::test]
 async fn a_released_record_is_as_if_never_leased() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("head", [Fault::HoldThenAnswer(PublishFailure::SinkDown)]);
     let mut head = failed_record("head");
@@ -146,7 +146,7 @@ async fn a_released_record_is_as_if_never_leased() {
 /// Only retention or a requested redelivery changes it again.
 #[fixture::test]
 async fn a_done_record_is_never_touched_again() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut odd = failed_record("done");
     // As a crash between two writes of a naive relay might leave it.
@@ -168,7 +168,7 @@ async fn a_done_record_is_never_touched_again() {
 /// Retention `"0s"`: delivered records are deleted, and no others.
 #[fixture::test]
 async fn done_records_are_deleted_at_once_when_retention_is_zero() {
-    let outbox = TestOutbox::retaining(Duration::ZERO).await;
+    let outbox = TestOutbox::restricted_for(Duration::ZERO).await;
     let sink = TestSink::default();
     sink.script("fails once", vec![Fault::Answer(PublishFailure::Retryable)]);
     sink.script("dies", vec![Fault::Answer(PublishFailure::Rejected)]);

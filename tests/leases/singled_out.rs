@@ -48,7 +48,7 @@ async fn statuses(outbox: &TestOutbox, names: &[&str]) -> Vec<String> {
 
 #[fixture::test]
 async fn a_lease_skips_refused_and_full_records() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let (large, _) = of_size("b large", MAX_DOCUMENT_BYTES - LEASE_BYTES / 2);
     outbox.insert([record("a", "a"), sealed("c sealed"), record("d", "d")]).await;
     outbox.admin.records().insert_one(large).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_lease_skips_refused_and_full_records() {
 
 #[fixture::test]
 async fn a_refused_outcome_is_named_and_the_others_are_written() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert(["b", "d", "e"].map(|id| record(id, id))).await;
     outbox.insert(["a", "c"].map(sealed)).await;
@@ -96,7 +96,7 @@ async fn a_refused_outcome_is_named_and_the_others_are_written() {
 
 #[fixture::test]
 async fn an_error_that_does_not_fit_is_left_out_of_the_retry() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let (large, _) = of_size("large", MAX_DOCUMENT_BYTES - LEASE_BYTES);
     outbox.admin.records().insert_one(large).await.unwrap();
@@ -117,7 +117,7 @@ async fn an_error_that_does_not_fit_is_left_out_of_the_retry() {
 /// Retention `"0s"`.
 #[fixture::test]
 async fn deleting_delivered_records_reports_lost_leases() {
-    let outbox = TestOutbox::retaining(Duration::ZERO).await;
+    let outbox = TestOutbox::restricted_for(Duration::ZERO).await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert(["a", "b", "c"].map(|id| record(id, id))).await;
     let peer = RivalRelay::new(&outbox.collections);

@@ -22,7 +22,7 @@ fn blocking() -> Settings {
 
 #[fixture::test]
 async fn a_dead_blocker_blocks_its_key_until_it_is_requeued() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::Answer(PublishFailure::Rejected)]);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
@@ -41,7 +41,7 @@ async fn a_dead_blocker_blocks_its_key_until_it_is_requeued() {
 
 #[fixture::test]
 async fn a_key_blocked_before_the_start_stays_blocked_until_removal() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut dead = record("a1", "a");
     dead.extend(doc! { "status": "dead", "blocks": true });
@@ -68,7 +68,7 @@ async fn a_key_blocked_before_the_start_stays_blocked_until_removal() {
 
 #[fixture::test]
 async fn more_dead_blockers_than_one_scan_reads_hide_no_blocked_key() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     // More than it reads at first, and more again for the keys that follow.
     for (key, count) in [("a", 2_000), ("b", 2_001), ("c", 1)] {
@@ -91,7 +91,7 @@ async fn more_dead_blockers_than_one_scan_reads_hide_no_blocked_key() {
 
 #[fixture::test]
 async fn a_dead_record_that_does_not_block_delays_no_record() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut dead = record("a1", "a");
     dead.insert("status", "dead");

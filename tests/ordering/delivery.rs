@@ -25,7 +25,7 @@ fn ids_of(arrived: &[Message], key: &str) -> Vec<String> {
 
 #[fixture::test]
 async fn every_record_arrives_once_and_in_the_order_of_its_key() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let keys = 40;
     for round in 0..50 {
@@ -50,7 +50,7 @@ async fn every_record_arrives_once_and_in_the_order_of_its_key() {
 
 #[fixture::test]
 async fn a_settled_record_has_its_end_state_and_no_lease() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([record("a", "k")]).await;
 
@@ -68,7 +68,7 @@ async fn a_settled_record_has_its_end_state_and_no_lease() {
 
 #[fixture::test]
 async fn a_failing_record_holds_back_only_its_own_key() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script(
         "bad",
@@ -89,7 +89,7 @@ async fn a_failing_record_holds_back_only_its_own_key() {
 
 #[fixture::test]
 async fn the_last_attempt_makes_a_record_dead_and_its_key_continues() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("bad", vec![Fault::Answer(PublishFailure::Retryable); 10]);
     outbox.insert([record("bad", "k"), record("behind", "k")]).await;
@@ -111,7 +111,7 @@ async fn the_last_attempt_makes_a_record_dead_and_its_key_continues() {
 
 #[fixture::test]
 async fn a_hot_key_is_refilled_and_stays_in_order() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert((0..700).map(|n| record(&format!("{n:04}"), "hot"))).await;
 
@@ -136,7 +136,7 @@ fn found_by_rotation(command: &Command) -> usize {
 
 #[fixture::test]
 async fn a_refill_knows_its_records_when_they_are_settled_meanwhile() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     outbox.insert((0..300).map(|n| record(&format!("{n:04}"), "hot"))).await;
@@ -173,7 +173,7 @@ async fn a_refill_knows_its_records_when_they_are_settled_meanwhile() {
 
 #[fixture::test]
 async fn a_lane_that_ends_during_a_rotation_is_not_taken_for_a_peers() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
     outbox.insert([record("a", "k")]).await;
@@ -201,7 +201,7 @@ async fn a_lane_that_ends_during_a_rotation_is_not_taken_for_a_peers() {
 
 #[fixture::test]
 async fn a_scan_that_fails_half_way_leaves_no_key_in_flight() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
     outbox.insert([record("1", "a"), record("2", "b")]).await;
@@ -232,7 +232,7 @@ async fn a_scan_that_fails_half_way_leaves_no_key_in_flight() {
 
 #[fixture::test]
 async fn a_sink_that_is_down_counts_no_attempt_and_resumes() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.set_down(true);
     outbox.insert((0..20).map(|n| record(&format!("{n}"), &format!("k{}", n % 3)))).await;
@@ -258,7 +258,7 @@ fn waiting(id: &str, key: &str) -> Document {
 /// The rotation continued after the whole key.
 #[fixture::test]
 async fn a_waiting_record_hides_no_other_of_its_key_without_ordering() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert((0..20).map(|number| waiting(&format!("w{number:02}"), "k"))).await;
     outbox.insert([record("behind", "k"), record("other", "l")]).await;
@@ -276,7 +276,7 @@ async fn a_waiting_record_hides_no_other_of_its_key_without_ordering() {
 /// Together the keys were larger than a command may be, and the relay stopped leasing.
 #[fixture::test]
 async fn long_keys_that_wait_do_not_stop_the_others() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let long = |number: usize| format!("{number:03}{}", "k".repeat(60_000));
     outbox.insert((0..300).map(|number| waiting(&format!("w{number}"), &long(number)))).await;

@@ -15,7 +15,7 @@ use crate::support::sink::TestSink;
 
 #[fixture::test]
 async fn a_record_leased_by_a_peer_holds_back_only_its_key() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
@@ -34,7 +34,7 @@ async fn a_record_leased_by_a_peer_holds_back_only_its_key() {
 
 #[fixture::test]
 async fn a_record_leased_by_a_peer_does_not_hold_back_earlier_ones() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
@@ -53,7 +53,7 @@ async fn a_record_leased_by_a_peer_does_not_hold_back_earlier_ones() {
 
 #[fixture::test]
 async fn a_record_that_is_not_due_holds_back_only_its_key() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut waiting = record("a1", "a");
     let due = DateTime::from_millis(DateTime::now().timestamp_millis() + 2_000);
@@ -72,7 +72,7 @@ async fn a_record_that_is_not_due_holds_back_only_its_key() {
 /// A relay that is woken for a key scans all of it, whatever it knows of the key.
 #[fixture::test]
 async fn a_scan_of_one_key_delivers_nothing_past_a_waiting_record() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     let mut waiting = record("b2", "b");

@@ -21,7 +21,7 @@ async fn is_free(outbox: &TestOutbox, id: &str) -> bool {
 
 #[fixture::test]
 async fn a_middle_record_leased_after_the_read_ends_the_run_there() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert(["a1", "a2", "a3", "a4"].map(|id| record(id, "a"))).await;
@@ -44,7 +44,7 @@ async fn a_middle_record_leased_after_the_read_ends_the_run_there() {
 
 #[fixture::test]
 async fn a_head_leased_after_the_read_leaves_nothing_of_its_run() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
@@ -61,7 +61,7 @@ async fn a_head_leased_after_the_read_leaves_nothing_of_its_run() {
 
 #[fixture::test]
 async fn a_partial_renewal_loses_a_peers_record_and_its_followers() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     sink.script("a1", [Fault::Hold]);

@@ -24,7 +24,7 @@ fn to_sick(id: &str, key: &str) -> Document {
 #[fixture::test]
 async fn an_unconfirming_destination_delays_only_its_own_records() {
     const KEYS: usize = 60;
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.set_sick(Some("sick"));
     let sick = |n: usize| to_sick(&format!("sick {n:02}"), &format!("sick {n:02}"));
@@ -67,7 +67,7 @@ fn never() -> Vec<Fault> {
 /// Relays `odd`, which is not confirmed, and `behind`, which waits for it, while others are
 /// delivered to the same destination, until `behind` has arrived: `odd` must be dead then.
 async fn relay_until_odd_dies(sink: &TestSink, dead_letter: Option<DeadLetters>) {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     outbox.insert([record("odd", "k"), record("behind", "k")]).await;
     let settings = Settings { max_attempts: 3, dead_letter, ..settings() };
     let relay = start(&outbox.collections, sink.clone(), settings);
@@ -130,7 +130,7 @@ async fn an_unconfirmed_record_gets_its_dead_letter_on_the_same_sink() {
 /// Where it confirms others, the letter is at fault.
 #[fixture::test]
 async fn a_record_dies_without_dead_letter_only_if_others_get_confirmed() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let refused = |id: &str| sink.script_at("", id, [Fault::Answer(PublishFailure::Rejected)]);
     refused("odd");
@@ -164,7 +164,7 @@ async fn a_record_dies_without_dead_letter_only_if_others_get_confirmed() {
 
 #[fixture::test]
 async fn a_record_that_goes_alone_delays_nothing_else() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut poison = record("poison", "poison");
     poison.insert("attempt", 2);
@@ -191,7 +191,7 @@ async fn a_record_that_goes_alone_delays_nothing_else() {
 #[fixture::test]
 async fn large_records_probe_their_destinations_a_few_at_a_time() {
     const DESTINATIONS: usize = 12;
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let ids: Vec<String> = (0..DESTINATIONS).map(|n| format!("large {n}")).collect();
     for id in &ids {
@@ -219,7 +219,7 @@ async fn large_records_probe_their_destinations_a_few_at_a_time() {
 #[fixture::test]
 async fn records_wait_for_a_sink_that_is_down_for_the_grace_only() {
     const COUNT: u64 = 50;
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     (0..COUNT).for_each(|n| {
         sink.script(&format!("{n:02}"), [Fault::HoldThenAnswer(PublishFailure::SinkDown)])

@@ -23,7 +23,7 @@ async fn an_update_waits(outbox: &TestOutbox) -> bool {
 
 #[fixture::test]
 async fn a_follower_waits_until_its_predecessors_death_is_written() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     sink.script("a1", [Fault::HoldThenAnswer(PublishFailure::Rejected)]);
     outbox.insert([record("a1", "a"), record("a2", "a")]).await;
@@ -49,7 +49,7 @@ async fn a_follower_waits_until_its_predecessors_death_is_written() {
 
 #[fixture::test]
 async fn a_death_that_matched_nothing_loses_the_lane() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let peer = RivalRelay::new(&outbox.collections);
     sink.script("a1", [Fault::HoldThenAnswer(PublishFailure::Rejected)]);
@@ -72,7 +72,7 @@ async fn a_death_that_matched_nothing_loses_the_lane() {
 /// A death that a failover may roll back does not prove that a record is dead.
 #[fixture::test]
 async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert([record("a1", "a")]).await;
     let peer = RivalRelay::new(&outbox.collections);
@@ -93,7 +93,7 @@ async fn a_death_that_matched_nothing_is_read_back_from_a_majority() {
 /// Every write on which a follower relies survives a failover.
 #[fixture::test]
 async fn deaths_repairs_and_promotions_are_acknowledged_by_a_majority() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     sink.script("refused", [Fault::Answer(PublishFailure::Rejected)]);

@@ -24,7 +24,7 @@ fn scheduled(id: &str, key: &str, visible_at: impl Into<Bson>) -> Document {
 
 #[fixture::test]
 async fn invalid_partitions_are_corrected_and_keep_the_order() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     for (number, is_valid) in [true, false, true, false, false, true].into_iter().enumerate() {
         let mut record = record(&number.to_string(), "order-123");
@@ -54,7 +54,7 @@ async fn invalid_partitions_are_corrected_and_keep_the_order() {
 
 #[fixture::test]
 async fn records_without_a_seq_get_one_and_are_counted() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     insert_raw(&outbox.admin, without(record("absent", "a"), "seq")).await;
     let mut both = record("both", "b");
@@ -80,7 +80,7 @@ async fn records_without_a_seq_get_one_and_are_counted() {
 
 #[fixture::test]
 async fn a_scheduled_record_takes_its_place_at_the_moment_it_is_due() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let due = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_500);
     let whenever = scheduled("whenever", "c", "soon");
@@ -101,7 +101,7 @@ async fn a_scheduled_record_takes_its_place_at_the_moment_it_is_due() {
 /// Values of all kinds: some sort before a date, some after it.
 #[fixture::test]
 async fn a_scheduled_record_without_a_date_is_due_at_once() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let after_dates = Timestamp { time: u32::MAX, increment: 1 };
     let kinds = [("before", "soon".into()), ("after", after_dates.into()), ("last", Bson::MaxKey)];
@@ -116,7 +116,7 @@ async fn a_scheduled_record_without_a_date_is_due_at_once() {
 /// The relay knows when the next one is due, and does not wait for its timer.
 #[fixture::test]
 async fn a_scheduled_record_is_delivered_when_due_without_the_timer() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let due = DateTime::from_millis(DateTime::now().timestamp_millis() + 1_000);
     outbox.insert([scheduled("scheduled", "a", due)]).await;

@@ -43,7 +43,7 @@ async fn reason(outbox: &TestOutbox, id: &str) -> String {
 
 #[fixture::test]
 async fn invalid_utf8_makes_its_record_dead_and_affects_no_other() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let wrong = ["type", "payload", "contentType", "destination", "tenantId", "key"];
     let raw = outbox.admin.records();
@@ -71,7 +71,7 @@ async fn invalid_utf8_makes_its_record_dead_and_affects_no_other() {
 /// The driver stops reading at such a name: fields after it must be found all the same.
 #[fixture::test]
 async fn an_invalid_field_name_makes_its_record_dead_only() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let raw = outbox.admin.records();
     for (id, at_the_end) in [("first", false), ("last", true)] {
@@ -104,7 +104,7 @@ async fn an_invalid_field_name_makes_its_record_dead_only() {
 
 #[fixture::test]
 async fn a_malformed_record_dies_at_once_and_its_key_continues() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut no_type = record("no type", "k");
     no_type.remove("type");
@@ -141,7 +141,7 @@ async fn a_malformed_record_dies_at_once_and_its_key_continues() {
 /// `$inc` of a text stops an `updateMany` half-way, at an arbitrary record.
 #[fixture::test]
 async fn relay_fields_of_a_wrong_type_are_overwritten() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox
         .insert([
@@ -173,7 +173,7 @@ async fn relay_fields_of_a_wrong_type_are_overwritten() {
 /// No command can name its `_id`: the driver writes valid text only.
 #[fixture::test]
 async fn an_invalid_id_makes_its_record_dead_and_affects_no_other() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([record("before", "k")]).await;
     insert_nameless(&outbox, broken(&record("MARK", "k"))).await;
@@ -201,7 +201,7 @@ async fn an_invalid_id_makes_its_record_dead_and_affects_no_other() {
 /// ever.
 #[fixture::test]
 async fn a_record_without_a_readable_id_dies_whatever_else_it_lacks() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let wrong = |key: &str, field: &str, value: Option<Bson>| {
         let mut wrong = record("MARK", key);
@@ -230,7 +230,7 @@ async fn a_record_without_a_readable_id_dies_whatever_else_it_lacks() {
 /// The strict decoding failed, and no scheduled record of the outbox became pending any more.
 #[fixture::test]
 async fn an_undecodable_scheduled_record_delays_no_other() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let past = bson::DateTime::from_millis(1_000);
     let scheduled = |id: &str| {

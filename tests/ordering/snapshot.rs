@@ -52,7 +52,7 @@ async fn scan(collections: &Collections) -> Vec<String> {
 
 #[fixture::test]
 async fn all_reads_of_a_scan_share_one_cluster_time() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let recorder = CommandRecorder::on(&outbox).await;
     outbox.insert([record("a", "k")]).await;
     let harness = RelayHarness::new(&recorder.collections, TestSink::default(), settings()).await;
@@ -74,7 +74,7 @@ async fn all_reads_of_a_scan_share_one_cluster_time() {
 /// What a scan reads first may hold back the page that it reads last.
 #[fixture::test]
 async fn a_record_committed_between_two_reads_is_not_overtaken() {
-    let outbox = Arc::new(TestOutbox::new().await);
+    let outbox = Arc::new(TestOutbox::restricted().await);
     let recorder = CommandRecorder::on(&outbox).await;
     let sink = TestSink::default();
     let producing = outbox.clone();
@@ -101,7 +101,7 @@ async fn a_record_committed_between_two_reads_is_not_overtaken() {
 /// The first batch of the scan has passed A's place when A commits, and B is inserted.
 #[fixture::test]
 async fn a_scan_of_several_batches_sees_no_later_insert() {
-    let outbox = Arc::new(TestOutbox::new().await);
+    let outbox = Arc::new(TestOutbox::restricted().await);
     let recorder = CommandRecorder::on(&outbox).await;
     let mut committing = uncommitted(&outbox, [record("A", "k")]).await;
     let padding = "x".repeat(200_000);
@@ -135,7 +135,7 @@ async fn a_scan_of_several_batches_sees_no_later_insert() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_scan_under_load_misses_a_record_committed_earlier() {
     const KEYS: usize = 3;
-    let outbox = Arc::new(TestOutbox::new().await);
+    let outbox = Arc::new(TestOutbox::restricted().await);
     let at = |id: String, key: usize, time: u32, increment: u32| {
         let mut record = record(&id, &format!("k{key}"));
         record.insert("seq", Bson::Timestamp(Timestamp { time, increment }));

@@ -25,7 +25,7 @@ fn in_partition(id: &str, key: &str, partition: impl Into<Bson>) -> Document {
 /// MongoDB corrects B before A, since its `_id` is lower, and waits for a transaction that has
 /// locked A.
 async fn is_held_back(partition: Bson) {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let odd = |id: &str| in_partition(id, "k", partition.clone());
     insert_raw(&outbox.admin, odd("2 A")).await;
@@ -62,7 +62,7 @@ async fn an_invalid_partition_holds_back_followers_until_corrected() {
 /// Written by several producers, some of which name the partition.
 #[fixture::test]
 async fn stamped_and_unstamped_records_go_in_the_order_of_their_key() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let relay = start(&outbox.collections, sink.clone(), settings());
 
@@ -92,7 +92,7 @@ async fn stamped_and_unstamped_records_go_in_the_order_of_their_key() {
 /// As many of one key with a partition as without, more than a scan reads of either.
 #[fixture::test]
 async fn a_mixed_backlog_of_one_key_goes_in_order_with_bounded_reads() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     // In runs of several lengths, so that sometimes one range is cut and sometimes the other.
     let (mut batch, mut expected) = (Vec::new(), Vec::new());
@@ -124,7 +124,7 @@ async fn a_mixed_backlog_of_one_key_goes_in_order_with_bounded_reads() {
 /// In the same key others have a valid one.
 #[fixture::test]
 async fn a_stamped_record_waits_for_an_earlier_invalid_partition() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let mut expected = Vec::new();
     for turn in 0..30 {
@@ -150,7 +150,7 @@ async fn a_stamped_record_waits_for_an_earlier_invalid_partition() {
 /// Twenty keys, always the same wrong value, random ids: what a faulty producer writes.
 #[fixture::test]
 async fn a_producer_with_a_constant_wrong_partition_is_ordered() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let relay = start(&outbox.collections, sink.clone(), settings());
 
@@ -185,7 +185,7 @@ async fn a_producer_with_a_constant_wrong_partition_is_ordered() {
 
 #[fixture::test]
 async fn a_decimal_without_a_fraction_is_a_valid_partition() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     let decimal = |text: &str| Bson::Decimal128(text.parse::<Decimal128>().unwrap());
     outbox
@@ -209,7 +209,7 @@ async fn a_decimal_without_a_fraction_is_a_valid_partition() {
 
 #[fixture::test]
 async fn a_record_too_large_to_correct_is_dead_and_delays_no_other() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     // A number takes more bytes than a boolean.
     let (large, _) = of_size("a large", MAX_DOCUMENT_BYTES + 1);
@@ -237,7 +237,7 @@ async fn a_record_too_large_to_correct_is_dead_and_delays_no_other() {
 /// An operator's validator forbids the correction of more records than one scan reads.
 #[fixture::test]
 async fn uncorrectable_records_hold_back_only_their_keys() {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     for batch in 0..3 {
         let sealed = (0..400).map(|n| {
@@ -280,7 +280,7 @@ async fn uncorrectable_records_hold_back_only_their_keys() {
 #[fixture::test]
 async fn waiting_records_with_a_non_text_key_delay_no_others() {
     const MANY: i32 = 70;
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let later = bson::DateTime::from_millis(bson::DateTime::now().timestamp_millis() + 3_600_000);
     let odd = |n: i32, key: Bson, is_stamped: bool| {
         let mut odd = record(&format!("{key} {is_stamped}"), "k");
@@ -329,7 +329,7 @@ async fn backlog(outbox: &TestOutbox, keys: i32, each: i32) {
 }
 
 async fn no_read_grows(keys: i32, each: i32) {
-    let outbox = TestOutbox::new().await;
+    let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     backlog(&outbox, keys, each).await;
     profile(&outbox).await;

@@ -36,25 +36,16 @@ pub struct TestOutbox {
 
 /// The replica set of this test run.
 pub fn mongodb_uri() -> String {
-    if roles::are_enabled() { roles::admin_uri() } else { variable(URI) }
+    variable(URI)
 }
 
 impl TestOutbox {
     /// Makes a database with a unique name.
     pub async fn new() -> Self {
-        Self::retaining(Duration::MAX).await
-    }
-
-    /// The same, whose relay may do what it needs for this retention.
-    pub async fn retaining(retention: Duration) -> Self {
-        if roles::are_enabled() {
-            Self::restricted_for(retention).await
-        } else {
-            let outbox = Self::at(&mongodb_uri()).await;
-            let database = outbox.client.database(&outbox.database);
-            let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
-            Self { _cleanup, ..outbox }
-        }
+        let outbox = Self::at(&mongodb_uri()).await;
+        let database = outbox.client.database(&outbox.database);
+        let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
+        Self { _cleanup, ..outbox }
     }
 
     /// The same on another server, where it stays.
@@ -85,7 +76,8 @@ impl TestOutbox {
         Self::restricted_for(Duration::MAX).await
     }
 
-    async fn restricted_for(retention: Duration) -> Self {
+    /// The same, whose relay may do what it needs for this retention.
+    pub async fn restricted_for(retention: Duration) -> Self {
         let (admin, database) = (client(&roles::admin_uri()).await, unique("test_"));
         roles::make(&admin, &database, "", retention).await;
         let schema = client(&roles::uri_of(&SCHEMA, &database)).await;

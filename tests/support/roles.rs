@@ -1,6 +1,5 @@
 //! Users with the rights of their roles only, on the server with access control.
 
-use super::environment::variable;
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -8,19 +7,14 @@ use mongodb::{Client, Database};
 use postrider::context::ContextSettings;
 use postrider::schema::roles::{Configured, Places, ROLES, Role};
 
+use super::environment::variable;
+use super::outbox::eventually;
+
 /// The variable with the URI of that server, and of its administrator.
 const URI: &str = "POSTRIDER_TEST_MONGODB_AUTH_URI";
 
-/// The variable that makes every outbox of a test run use such users.
-const ROLES_VARIABLE: &str = "POSTRIDER_TEST_ROLES";
-
 /// The password of each: no error and no `Debug` may show it.
 pub const PASSWORD: &str = "password-of-the-role";
-
-/// Whether every outbox of this test run uses such users.
-pub fn are_enabled() -> bool {
-    std::env::var_os(ROLES_VARIABLE).is_some_and(|wanted| wanted == "1")
-}
 
 /// The server's URI for its administrator.
 pub fn admin_uri() -> String {
@@ -101,6 +95,7 @@ pub async fn permit(
 /// Removes a database's users and roles, which stay when it is dropped.
 pub async fn forget(database: &Database) {
     for command in ["dropAllUsersFromDatabase", "dropAllRolesFromDatabase"] {
-        database.run_command(doc! { command: 1 }).await.unwrap();
+        // Again, if a connection was lost: the driver repeats no administrative command.
+        eventually(command, async || database.run_command(doc! { command: 1 }).await.is_ok()).await;
     }
 }

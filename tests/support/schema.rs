@@ -33,7 +33,9 @@ pub struct Layout {
 /// An empty database and the collections that belong there. It is removed when the test passes.
 pub struct BareDatabase {
     pub name: String,
-    /// For the creation of the schema: the test's own, or those of a user with that role only.
+    /// The URI of the server's administrator.
+    uri: String,
+    /// For the creation of the schema: the administrator's, or those of a user with that role only.
     pub collections: Collections,
     admin: Collections,
     _cleanup: Cleanup,
@@ -41,22 +43,27 @@ pub struct BareDatabase {
 
 impl BareDatabase {
     pub async fn new(prefix: &str) -> Self {
-        let client = connect::client(&mongodb_uri()).await.unwrap();
-        let name = unique("test_");
+        let (uri, name) = (mongodb_uri(), unique("test_"));
+        let client = connect::client(&uri).await.unwrap();
         let admin = Collections::new(client.clone(), &name, prefix);
         let database = client.database(&name);
-        let _cleanup = Cleanup::new(async move || {
-            if roles::are_enabled() {
-                roles::forget(&database).await;
-            }
-            database.drop().await.unwrap();
-        });
-        if !roles::are_enabled() {
-            return Self { name, collections: admin.clone(), admin, _cleanup };
-        }
+        let _cleanup = Cleanup::new(async move || database.drop().await.unwrap());
+        Self { name, uri, collections: admin.clone(), admin, _cleanup }
+    }
+
+    /// The same on the server with access control, for a user with the schema role only.
+    pub async fn restricted(prefix: &str) -> Self {
+        let (uri, name) = (roles::admin_uri(), unique("test_"));
+        let client = connect::client(&uri).await.unwrap();
+        let admin = Collections::new(client.clone(), &name, prefix);
         roles::make(&client, &name, prefix, Duration::MAX).await;
         let user = connect::client(&roles::uri_of(&SCHEMA, &name)).await.unwrap();
-        Self { collections: Collections::new(user, &name, prefix), name, admin, _cleanup }
+        let database = client.database(&name);
+        let _cleanup = Cleanup::new(async move || {
+            roles::forget(&database).await;
+            database.drop().await.unwrap();
+        });
+        Self { collections: Collections::new(user, &name, prefix), name, uri, admin, _cleanup }
     }
 
     /// The records, decoded.
@@ -120,7 +127,7 @@ impl BareDatabase {
 
     /// Runs any script with these variables.
     pub async fn mongosh_file(&self, script: &Path, environment: &[(&str, &str)]) -> Output {
-        mongosh(&mongodb_uri(), &self.name, script, environment).await
+        mongosh(&self.uri, &self.name, script, environment).await
     }
 
     /// The same, where it must succeed; what it printed.
