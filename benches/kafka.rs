@@ -1,5 +1,5 @@
 //! From MongoDB to Kafka, compared with a bare producer with the same settings; one hot key; two
-//! brokers at once; and an active sink next to a million records of a paused one.
+//! brokers at once; and an active sink next to a million records of one that is down.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
@@ -25,8 +25,8 @@ const WINDOW: usize = 1_000;
 /// Records of the hot key.
 const HOT_RECORDS: usize = 10_000;
 
-/// Records of the paused sink.
-const PAUSED: usize = 1_000_000;
+/// Records of the sink that is down.
+const WAITING_RECORDS: usize = 1_000_000;
 
 /// Their type.
 const WAITING: &str = "Waiting";
@@ -175,11 +175,11 @@ async fn both(count: usize) -> f64 {
 
 /// An active sink alone, and next to the backlog of a sink that is down: after the relay has read
 /// that backlog, and at a start that must still read it.
-async fn paused(count: usize, waiting: usize, keys: usize) -> f64 {
+async fn next_to_sink_that_is_down(count: usize, waiting: usize, keys: usize) -> f64 {
     let alone = live(count, 0, 0).await.0;
     let (loaded, learned) = live(count, waiting, keys).await;
     println!(
-        "paused   alone {alone:>6.0}/s  beside {waiting} waiting records of {keys} keys {loaded:>6.0}/s  ratio {:.2}  met in {learned:.1} s",
+        "down     alone {alone:>6.0}/s  beside {waiting} waiting records of {keys} keys {loaded:>6.0}/s  ratio {:.2}  met in {learned:.1} s",
         loaded / alone
     );
     loaded / alone
@@ -202,7 +202,7 @@ async fn live(count: usize, waiting: usize, keys: usize) -> (f64, f64) {
     let mut daemon = Daemon::start(&collections, &settings);
     // One record shows that it runs.
     support::fill_with(&collections, "First", 0, 1, 1).await;
-    let held = "postrider_blocked_keys{reason=\"sink_paused\"}";
+    let held = "postrider_blocked_keys{reason=\"sink_down\"}";
     while topic.messages().await < 1 || daemon.metric(held).await < keys as f64 {
         daemon.pause().await;
     }
@@ -222,7 +222,7 @@ async fn live(count: usize, waiting: usize, keys: usize) -> (f64, f64) {
 /// `cargo bench --bench kafka -- drain hot` measures those parts alone.
 fn main() {
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let parts = ["drain", "hot", "both", "paused"];
+    let parts = ["drain", "hot", "both", "down"];
     let wanted = |part: &str| support::is_chosen(&parts, part);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         let count = support::records();
@@ -243,9 +243,9 @@ fn main() {
                     .push(both(count).await);
             }
         }
-        for keys in [10_000, 100_000].into_iter().filter(|_| wanted("paused")) {
-            let ratio = paused(count, PAUSED, keys).await;
-            ratios.entry("live beside paused / alone").or_default().push(ratio);
+        for keys in [10_000, 100_000].into_iter().filter(|_| wanted("down")) {
+            let ratio = next_to_sink_that_is_down(count, WAITING_RECORDS, keys).await;
+            ratios.entry("live beside a sink that is down / alone").or_default().push(ratio);
         }
         for (name, mut values) in ratios {
             println!("median {name}: {:.2}", support::median(&mut values));

@@ -188,9 +188,9 @@ async fn assert_each_frees(head: &Head, acts: &[Action]) {
 }
 
 #[fixture::test]
-async fn a_key_continues_when_its_head_for_a_paused_sink_is_resolved() {
+async fn a_key_continues_when_its_head_for_a_sink_that_is_down_is_resolved() {
     let head = Head {
-        reason: "sink_paused",
+        reason: "sink_down",
         fields: doc! { "type": "X" },
         edit: doc! { "$set": { "type": "Y" } },
     };
@@ -228,7 +228,7 @@ async fn a_key_continues_when_its_dead_head_is_resolved() {
 async fn a_key_continues_when_a_peer_delivers_its_blocker() {
     for follow in [true, false] {
         let records = vec![of_type("X", "x1"), of_type("Y", "y1"), of_type("Y", "y2")];
-        let blocked = Blocked::with(follow, "sink_paused", records).await;
+        let blocked = Blocked::with(follow, "sink_down", records).await;
         let peer = RivalRelay::alive(&blocked.outbox.collections).await;
         let lease = peer.take(&["x1"]).await;
         blocked.until_blocked("leased", 1).await;
@@ -276,12 +276,12 @@ async fn blocked_keys_are_listed_by_the_ops_server_and_the_command() {
     let (outbox, relay) = (&blocked.outbox, &blocked.relay);
     outbox.insert([due_in(3_600, "a"), record("b", "k"), other, dead]).await;
     blocked.until_blocked("not_due", 1).await;
-    blocked.until_blocked("sink_paused", 1).await;
+    blocked.until_blocked("sink_down", 1).await;
 
     let (status, page) = relay.get("/blocked-keys").await;
 
     let page: Value = serde_json::from_str(&page).unwrap();
-    assert_eq!((status, &page["counts"]["sink_paused"]), (200, &Value::from(1)), "{page}");
+    assert_eq!((status, &page["counts"]["sink_down"]), (200, &Value::from(1)), "{page}");
     let key = |name: &str| {
         let keys = page["keys"].as_array().unwrap();
         keys.iter().find(|key| key["key"] == name).unwrap_or_else(|| panic!("no {name} in {page}"))
@@ -312,7 +312,7 @@ async fn blocked_keys_are_listed_by_the_ops_server_and_the_command() {
 #[fixture::test]
 async fn show_names_the_instance_and_its_report_of_the_sink() {
     let records = vec![of_type("X", "x1"), of_type("Y", "y1")];
-    let blocked = Blocked::with(true, "sink_paused", records).await;
+    let blocked = Blocked::with(true, "sink_down", records).await;
 
     // The command knows the sink by the routes of the same configuration.
     let waits = async |id| {
@@ -320,7 +320,7 @@ async fn show_names_the_instance_and_its_report_of_the_sink() {
         call_with(&blocked.settings, &arguments).await.with_code(0).json()["waits"].take()
     };
     // The instance reports it with its next heartbeat.
-    eventually("the sink is named", || async { waits("x1").await["for"] == "sink_paused" }).await;
+    eventually("the sink is named", || async { waits("x1").await["for"] == "sink_down" }).await;
     let (first, second) = (waits("x1").await, waits("y1").await);
 
     let detail = |waits: &Value| waits["detail"].as_str().unwrap().to_owned();
@@ -329,7 +329,7 @@ async fn show_names_the_instance_and_its_report_of_the_sink() {
             .starts_with("waits for its sink kafka, which is down according to instance ")
     );
     assert!(detail(&second).starts_with("behind x1, which waits for its sink kafka"), "{second}");
-    assert_eq!((&second["for"], &second["sink"]), (&"sink_paused".into(), &"kafka".into()));
+    assert_eq!((&second["for"], &second["sink"]), (&"sink_down".into(), &"kafka".into()));
     assert!(second["instance"].is_string() && second["behind"] == "x1", "{second}");
     blocked.end().await;
 }

@@ -125,7 +125,7 @@ async fn show_names_the_lease_owner_and_its_end() {
     says(&waits(&outbox, "d").await, "quarantined", &["is in quarantine", "delivery 2 of 10"]);
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
     set_report(&outbox, owner, down).await;
-    says(&waits(&outbox, "d").await, "sink_paused", &["sink out, which is down", "is gone"]);
+    says(&waits(&outbox, "d").await, "sink_down", &["sink out, which is down", "is gone"]);
 }
 
 #[fixture::test]
@@ -174,9 +174,9 @@ async fn a_sink_that_is_down_is_named_without_its_password() {
     let first = waits_with(&outbox, rabbit.clone(), "a").await;
     let second = waits_with(&outbox, rabbit, "b").await;
 
-    says(&first, "sink_paused", &["waits for its sink rabbit, which this command cannot reach"]);
+    says(&first, "sink_down", &["waits for its sink rabbit, which this command cannot reach"]);
     assert_eq!(first["sink"], "rabbit");
-    says(&second, "sink_paused", &["behind a, which waits for its sink rabbit"]);
+    says(&second, "sink_down", &["behind a, which waits for its sink rabbit"]);
     assert!(!first.to_string().contains("pl4nted"), "{first}");
 }
 
@@ -216,11 +216,11 @@ async fn the_owners_report_overrides_the_records() {
     let down = doc! { "sinksDown": [{ "sink": "out", "cause": "the broker is gone" }] };
 
     for (state, what, words) in [
-        (down, "sink_paused", "sink out, which is down according to instance"),
+        (down, "sink_down", "sink out, which is down according to instance"),
         (doc! { "alone": ["a"] }, "quarantined", "is in quarantine on instance"),
         (doc! { "refused": ["a"] }, "refused", "MongoDB rejects the changes of instance"),
         (doc! { "deadLetter": ["a"] }, "dead_letter", "can send its dead-letter copy"),
-        (doc! { "unconfirmed": ["a"] }, "destination_paused", "which does not confirm"),
+        (doc! { "unconfirmed": ["a"] }, "destination_down", "which does not confirm"),
         (doc! { "storeTrouble": "it refuses" }, "store", "waits for MongoDB according to instance"),
         (
             doc! { "sinksDown": [{ "sink": "other", "cause": "x" }] },

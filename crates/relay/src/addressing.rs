@@ -85,8 +85,8 @@ pub(super) fn availability<S: Sink>(context: &RelayContext<S>, record: &Record) 
     if !handle.circuit.is_closed() {
         // An undeliverable record does not wait for its sink. (Checked last: it reads the payload.)
         let is_deliverable = message_of(context, record).is_ok();
-        let paused = Availability::Paused(BlockReason::SinkPaused);
-        return if is_deliverable { paused } else { Availability::Available };
+        let down = Availability::Down(BlockReason::SinkDown);
+        return if is_deliverable { down } else { Availability::Available };
     }
     if handle.destinations.all_closed() {
         return Availability::Available;
@@ -94,10 +94,10 @@ pub(super) fn availability<S: Sink>(context: &RelayContext<S>, record: &Record) 
     let Some(destination) = destination_of(context, handle, record) else {
         return Availability::Available;
     };
-    match handle.destinations.paused_until(&destination) {
+    match handle.destinations.open_until(&destination) {
         None => Availability::Available,
         Some(_) if handle.destinations.wants_probe(&destination) => Availability::Probe,
-        Some(_) => Availability::Paused(BlockReason::DestinationPaused),
+        Some(_) => Availability::Down(BlockReason::DestinationDown),
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn block_for_destination<S: Sink>(context: &RelayContext<S>, head: &R
     let key_table = &context.state.key_table;
     key_table.block(head.lane.clone(), block);
     // It may have confirmed meanwhile, which unblocked only the keys that waited before.
-    if handle.destinations.paused_until(&destination).is_none() {
+    if handle.destinations.open_until(&destination).is_none() {
         key_table.unblock(&head.lane);
     }
 }

@@ -75,15 +75,15 @@ pub enum BlockReason {
     NotDue,
     /// Another owner has leased the head.
     Leased,
-    /// The sink of the head is paused.
-    SinkPaused,
+    /// The sink of the head is down.
+    SinkDown,
     /// The destination of the head does not confirm.
-    DestinationPaused,
+    DestinationDown,
     /// The head waits for its turn in quarantine.
     Quarantined,
     /// MongoDB refuses to change the head: a validator of the user's own.
     Refused,
-    /// The head will be dead, and the sink of its dead letter is paused.
+    /// The head will be dead, and the sink of its dead letter is down.
     DeadLetter,
     /// The head is being corrected: it has an invalid partition, or no usable `seq`.
     Repair,
@@ -96,8 +96,8 @@ impl BlockReason {
     pub const ALL: [Self; 9] = [
         Self::NotDue,
         Self::Leased,
-        Self::SinkPaused,
-        Self::DestinationPaused,
+        Self::SinkDown,
+        Self::DestinationDown,
         Self::Quarantined,
         Self::Refused,
         Self::DeadLetter,
@@ -110,8 +110,8 @@ impl BlockReason {
         match self {
             Self::NotDue => "not_due",
             Self::Leased => "leased",
-            Self::SinkPaused => "sink_paused",
-            Self::DestinationPaused => "destination_paused",
+            Self::SinkDown => "sink_down",
+            Self::DestinationDown => "destination_down",
             Self::Quarantined => "quarantined",
             Self::Refused => "refused",
             Self::DeadLetter => "dead_letter",
@@ -157,7 +157,7 @@ impl KeyBlock {
         destination: Address,
     ) -> Self {
         let (sink, destination) = (Some(sink), Some(destination));
-        Self { sink, destination, ..Self::new(BlockReason::DestinationPaused, blocker, until) }
+        Self { sink, destination, ..Self::new(BlockReason::DestinationDown, blocker, until) }
     }
 
     pub(super) fn is_for(&self, sink: &str, destination: &Address) -> bool {

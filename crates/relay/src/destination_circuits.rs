@@ -176,19 +176,18 @@ impl DestinationCircuits {
     }
 
     /// Returns until when records of this destination wait; `None` if its circuit is closed.
-    pub(crate) fn paused_until(&self, destination: &Address) -> Option<Instant> {
+    pub(crate) fn open_until(&self, destination: &Address) -> Option<Instant> {
         if self.all_closed() {
             return None;
         }
         let circuits = self.circuits.lock();
-        circuits.get(destination)?.paused_until(Instant::now(), self.max_pause)
+        circuits.get(destination)?.open_until(Instant::now(), self.max_pause)
     }
 
     /// Returns whether records are published to this destination; false if there was no room to
     /// record that it does not confirm.
     pub(crate) fn takes_records(&self, destination: &Address) -> bool {
-        self.count.load(Ordering::Relaxed) < MAX_CIRCUITS
-            && self.paused_until(destination).is_none()
+        self.count.load(Ordering::Relaxed) < MAX_CIRCUITS && self.open_until(destination).is_none()
     }
 
     /// Returns whether the destination may be probed now.

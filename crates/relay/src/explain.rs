@@ -57,9 +57,9 @@ pub enum WaitsFor {
     /// MongoDB: it refuses or fails to do what the relay asks of it.
     Store,
     /// Its sink.
-    SinkPaused,
+    SinkDown,
     /// Its destination, which does not confirm.
-    DestinationPaused,
+    DestinationDown,
     /// Nothing: the next scan of a relay acquires it.
     #[serde(rename = "next_scan")]
     Scan,
@@ -287,7 +287,7 @@ impl Explainer {
         } else if names(&owner, fields::UNCONFIRMED, record) {
             let detail =
                 format!("waits for its destination, which does not confirm according to {who}");
-            (WaitsFor::DestinationPaused, detail)
+            (WaitsFor::DestinationDown, detail)
         } else if let Some(trouble) = store_trouble(&owner) {
             let detail =
                 format!("waits for MongoDB according to {who} ({}): {trouble}", owner.as_of());
@@ -408,7 +408,7 @@ fn unnamed(owner: &PartitionOwner) -> String {
         BlockReason::Quarantined,
         BlockReason::Refused,
         BlockReason::DeadLetter,
-        BlockReason::DestinationPaused,
+        BlockReason::DestinationDown,
     ];
     match of_the_relay.iter().map(count).max().unwrap_or(0) {
         0..=MAX_NAMED => String::new(),

@@ -115,8 +115,8 @@ impl<S: Sink> IsolatedConnections<S> {
             warn!(
                 sink = %self.name,
                 cause = %down,
-                "failed to open an isolated connection; quarantined records and paused \
-                 destinations wait for it; allow the user at least six connections"
+                "failed to open an isolated connection; quarantined records and probes \
+                 of destinations wait for it; allow the user at least six connections"
             );
         }
     }

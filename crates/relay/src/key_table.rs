@@ -129,7 +129,7 @@ impl KeyTable {
     pub fn unblock_sinks(&self) {
         let mut entries = self.entries.lock();
         entries.recoveries.0 += 1;
-        entries.release_blocked(|wait| wait.reason == BlockReason::SinkPaused);
+        entries.release_blocked(|wait| wait.reason == BlockReason::SinkDown);
     }
 
     /// Unblocks all keys that wait for the end of a lease: its owner may be dead.

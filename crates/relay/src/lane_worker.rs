@@ -161,7 +161,7 @@ impl<S: Sink> LaneWorker<'_, S> {
                 self.mark_dead(leased, &sink, reason).await
             }
             Delivery::Undeliverable(reason) => self.mark_dead(leased, &sink, reason).await,
-            Delivery::DestinationPaused(destination, until) => {
+            Delivery::DestinationDown(destination, until) => {
                 self.release_followers().await;
                 let blocker = Blocker::of(&leased.record);
                 let route = sink.as_str().into();

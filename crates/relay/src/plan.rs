@@ -44,8 +44,8 @@ pub struct PlanInput<'a> {
 pub enum Availability {
     /// They are available.
     Available,
-    /// They are paused, for this reason.
-    Paused(BlockReason),
+    /// The sink or the destination is down: the key is blocked for this reason.
+    Down(BlockReason),
     /// The destination does not confirm; this record may probe it, isolated.
     Probe,
 }
@@ -252,7 +252,7 @@ fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
         RecordState::Poison | RecordState::Fit => {}
     }
     match (input.availability)(record) {
-        Availability::Paused(reason) => Decision::Waits(reason, None),
+        Availability::Down(reason) => Decision::Waits(reason, None),
         Availability::Available | Availability::Probe if of_itself == RecordState::Poison => {
             // In a shared lease another record may have caused the crash.
             let is_spent = record.was_quarantined() && record.attempt >= input.max_attempts;

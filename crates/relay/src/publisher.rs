@@ -51,7 +51,7 @@ pub enum Delivery {
     /// Its sink went down: not counted, and published again as soon as the sink is up.
     SinkLost,
     /// Its destination does not confirm until then: not counted, and published again afterwards.
-    DestinationPaused(Address, Instant),
+    DestinationDown(Address, Instant),
     /// Neither is at fault: not counted, and published again later.
     Interrupted,
 }
@@ -165,8 +165,8 @@ impl<'a, S: Sink> Publisher<'a, S> {
         if must_be_isolated {
             return Err(Delivery::Interrupted);
         }
-        match handle.destinations.paused_until(destination) {
-            Some(until) => Err(Delivery::DestinationPaused(destination.clone(), until)),
+        match handle.destinations.open_until(destination) {
+            Some(until) => Err(Delivery::DestinationDown(destination.clone(), until)),
             None => Ok(None),
         }
     }
@@ -189,7 +189,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
             }
         }
         let until = Instant::now() + self.context.settings.sink_probe_interval_max;
-        Delivery::DestinationPaused(destination.clone(), until)
+        Delivery::DestinationDown(destination.clone(), until)
     }
 
     /// Publishes an admitted record and waits for the confirm.
@@ -343,13 +343,13 @@ impl<'a, S: Sink> Publisher<'a, S> {
                 match handle.destinations.unconfirmed(destination, handed_over, &detail, isolated) {
                     Fault::Record => Delivery::Failed(detail),
                     Fault::Destination(until) => {
-                        Delivery::DestinationPaused(destination.clone(), until)
+                        Delivery::DestinationDown(destination.clone(), until)
                     }
                 }
             }
             (Abandoned, _) => {
                 match handle.destinations.left_behind(destination, handed_over, &detail) {
-                    Some(until) => Delivery::DestinationPaused(destination.clone(), until),
+                    Some(until) => Delivery::DestinationDown(destination.clone(), until),
                     // Its destination confirms others: the record itself may silence connections.
                     None => {
                         losses.note(id);
@@ -371,7 +371,7 @@ impl<'a, S: Sink> Publisher<'a, S> {
                     Fault::Destination(until) => until,
                     Fault::Record => Instant::now(),
                 };
-                Delivery::DestinationPaused(destination.clone(), until)
+                Delivery::DestinationDown(destination.clone(), until)
             }
             (PublishFailure::SinkDown | ConnectionEnded, Some(_)) => {
                 self.not_isolated(handle, destination, detail)

@@ -93,7 +93,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
     }
 
     /// Waits for the candidate's turn, leases its record and delivers it. Returns `None` if it was
-    /// not delivered: a peer has leased it, it has changed, its sink or destination is paused, or a
+    /// not delivered: a peer has leased it, it has changed, its sink or destination is down, or a
     /// stop came.
     ///
     /// The record was the head of its key when it was read, and later records of the key are behind

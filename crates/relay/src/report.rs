@@ -104,7 +104,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
             fields::ALONE: ids(BlockReason::Quarantined),
             fields::REFUSED: refused.take(MAX_NAMED).collect::<Vec<_>>(),
             fields::DEAD_LETTER: ids(BlockReason::DeadLetter),
-            fields::UNCONFIRMED: ids(BlockReason::DestinationPaused),
+            fields::UNCONFIRMED: ids(BlockReason::DestinationDown),
             fields::STORE_TROUBLE: self.context.store_trouble().map(|words| shortened(&words, MAX_CAUSE_CHARS)),
         }
     }

@@ -102,8 +102,8 @@ impl SinkCircuit {
                 false
             }
             State::New | State::Closed => {
-                warn!(sink = %self.name, cause = %down, "sink is down; paused it, no attempts \
-                                                         are counted");
+                warn!(sink = %self.name, cause = %down, "sink is down; its records wait, and no \
+                                                         attempts are counted");
                 *state = State::Open { why: down, since: Instant::now(), waits: true };
                 true
             }
@@ -116,8 +116,8 @@ impl SinkCircuit {
             match state {
                 State::New => info!(sink = %self.name, "sink is up"),
                 State::Open { .. } => {
-                    let paused = down_since.elapsed();
-                    info!(sink = %self.name, ?paused, "sink is up; resumed deliveries");
+                    let down_for = down_since.elapsed();
+                    info!(sink = %self.name, ?down_for, "sink is up; resumed deliveries");
                 }
                 State::Closed => {}
             }

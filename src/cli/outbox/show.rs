@@ -64,7 +64,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
     let Some(sink) = plan.sinks.get(name) else { return waiting };
     waiting.sink = Some(name.to_string());
     // (A quarantined record waits for its sink too.)
-    let (WaitsFor::Scan | WaitsFor::DestinationPaused | WaitsFor::Quarantined) = waiting.waits_for
+    let (WaitsFor::Scan | WaitsFor::DestinationDown | WaitsFor::Quarantined) = waiting.waits_for
     else {
         return waiting;
     };
@@ -75,14 +75,14 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
                 owner.name(),
                 owner.as_of()
             );
-            waiting.waits(WaitsFor::SinkPaused, &detail);
+            waiting.waits(WaitsFor::SinkDown, &detail);
         } else if let Some(paused) = unconfirmed(owner, name.as_str(), plan, &waiting.front) {
             let detail = format!(
                 "waits for its destination, which does not confirm according to {} ({}): {paused}",
                 owner.name(),
                 owner.as_of()
             );
-            waiting.waits(WaitsFor::DestinationPaused, &detail);
+            waiting.waits(WaitsFor::DestinationDown, &detail);
         }
         return waiting;
     }
@@ -102,7 +102,7 @@ async fn at_its_sink(plan: &Resolved, mut waiting: Explanation) -> Explanation {
     if let Some(trouble) = trouble {
         let detail =
             format!("waits for its sink {name}, which this command cannot reach: {trouble}");
-        waiting.waits(WaitsFor::SinkPaused, &detail);
+        waiting.waits(WaitsFor::SinkDown, &detail);
     }
     waiting
 }

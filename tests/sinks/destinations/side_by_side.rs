@@ -45,7 +45,7 @@ async fn a_sink_that_is_down_delays_only_its_own_keys() {
     let arrived = topic.read_ids().await;
     assert!(arrived.contains(&"head".to_owned()));
     assert!(!arrived.contains(&"behind".to_owned()), "its key waits for the other sink");
-    let held = r#"postrider_blocked_keys{reason="sink_paused"}"#;
+    let held = r#"postrider_blocked_keys{reason="sink_down"}"#;
     let counted = doc! { "$or": [{ "attempt": { "$gt": 1 } }, { "lastError": { "$ne": null } }] };
     assert_eq!(brokers.outbox.count(counted).await, 0);
     postrider.until_metric(held, |count| count > 0.0).await;

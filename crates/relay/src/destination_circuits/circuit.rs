@@ -70,7 +70,7 @@ pub(crate) enum Fault {
 
 impl Circuit {
     /// Returns until when records wait; `None` if the circuit is closed.
-    pub(super) fn paused_until(&self, now: Instant, max_pause: Duration) -> Option<Instant> {
+    pub(super) fn open_until(&self, now: Instant, max_pause: Duration) -> Option<Instant> {
         match &self.open {
             Some(open) if open.probing => Some(now + open.pause),
             Some(open) => Some(open.next_probe),

@@ -16,12 +16,12 @@ fn circuit_opens_for_its_destination_and_closes_on_confirm() {
     let fault = circuits.unconfirmed(&to("sick"), began, "no confirm", false);
 
     assert!(matches!(fault, Fault::Destination(_)));
-    assert!(circuits.paused_until(&to("sick")).is_some());
-    assert_eq!(circuits.paused_until(&to("well")), None);
+    assert!(circuits.open_until(&to("sick")).is_some());
+    assert_eq!(circuits.open_until(&to("well")), None);
     assert_eq!(circuits.open()[0].cause, "no confirm");
     assert!(!circuits.confirmed(&to("sick"), began - Duration::from_secs(1)), "an earlier one");
     assert!(circuits.confirmed(&to("sick"), Instant::now()));
-    assert_eq!((circuits.paused_until(&to("sick")), circuits.open()), (None, vec![]));
+    assert_eq!((circuits.open_until(&to("sick")), circuits.open()), (None, vec![]));
 }
 
 #[test]
@@ -38,21 +38,21 @@ fn record_is_at_fault_when_later_records_are_confirmed() {
 
     assert!(matches!(lost_with_it, Fault::Destination(_)));
     assert_eq!(own, Fault::Record);
-    assert!(circuits.open().is_empty(), "the destination is not paused for it");
+    assert!(circuits.open().is_empty(), "its circuit stays closed");
 }
 
 #[test]
 fn record_that_breaks_isolated_connection_opens_circuit_once() {
     let circuits = circuits();
     circuits.broke(&to("d"), Instant::now(), "lost");
-    assert!(circuits.paused_until(&to("d")).is_some());
+    assert!(circuits.open_until(&to("d")).is_some());
     assert!(circuits.confirmed(&to("d"), Instant::now()), "another one is confirmed");
 
     assert_eq!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Record);
-    assert_eq!(circuits.paused_until(&to("d")), None, "its neighbours go on");
+    assert_eq!(circuits.open_until(&to("d")), None, "its neighbours go on");
 
     circuits.broke(&to("d"), Instant::now(), "lost");
-    assert!(circuits.paused_until(&to("d")).is_some(), "nothing was confirmed since");
+    assert!(circuits.open_until(&to("d")).is_some(), "nothing was confirmed since");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn destination_is_probed_alone_after_several_losses() {
     circuits.suspected(&to("d"), lost, "connection lost");
 
     assert_eq!(circuits.due(), [to("d")]);
-    assert!(circuits.paused_until(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
+    assert!(circuits.open_until(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
     let probed = Instant::now();
     let probe = circuits.begin_probe(&to("d"));
     assert!(circuits.confirmed(&to("d"), probed), "it was not its doing");
@@ -119,13 +119,11 @@ fn silent_destination_takes_no_records_until_it_answers() {
     assert!(!slow.is_silent(Duration::from_secs(60)) && circuits.all_closed());
 
     assert!(slow.is_silent(Duration::ZERO));
-    assert!(
-        circuits.paused_until(&to("d")).is_some() && circuits.paused_until(&to("other")).is_none()
-    );
+    assert!(circuits.open_until(&to("d")).is_some() && circuits.open_until(&to("other")).is_none());
     assert!(!circuits.all_closed() && !circuits.wants_probe(&to("d")), "it is not open");
 
     assert!(circuits.confirmed(&to("d"), Instant::now()));
-    assert!(circuits.paused_until(&to("d")).is_none() && circuits.all_closed());
+    assert!(circuits.open_until(&to("d")).is_none() && circuits.all_closed());
     assert!(slow.is_silent(Duration::ZERO), "silent once more");
     assert!(circuits.note_answer(&to("d")), "a nack is an answer");
     assert!(!slow.end());
@@ -138,10 +136,10 @@ fn silence_ends_with_the_last_waiting_publish() {
         (circuits.begin_slow_publish(&to("d")), circuits.begin_slow_publish(&to("d")));
     assert!(first.is_silent(Duration::ZERO) && last.is_silent(Duration::ZERO));
 
-    assert!(!first.end() && circuits.paused_until(&to("d")).is_some());
+    assert!(!first.end() && circuits.open_until(&to("d")).is_some());
     drop(last);
 
-    assert!(circuits.all_closed() && circuits.paused_until(&to("d")).is_none());
+    assert!(circuits.all_closed() && circuits.open_until(&to("d")).is_none());
     circuits.expire();
     assert!(circuits.is_quiet());
 }

@@ -62,7 +62,7 @@ pub(super) struct Entries {
     pub(super) handled_until: Option<Timestamp>,
 }
 
-/// How often some sink came up: a sink that was found paused before the latest time may be up now.
+/// How often some sink came up: a sink that was found down before the latest time may be up now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recoveries(pub(super) u64);
 

@@ -32,7 +32,7 @@ fn wait(reason: BlockReason, name: &str, until: Option<Instant>) -> KeyBlock {
 fn block(key_table: &KeyTable, name: &str) {
     key_table.block_for_sink(
         key(name),
-        wait(BlockReason::SinkPaused, name, None),
+        wait(BlockReason::SinkDown, name, None),
         key_table.recoveries(),
     );
 }
@@ -85,14 +85,14 @@ fn removed_key_is_not_skipped() {
     assert!(key_table.taken_keys().is_empty());
 }
 
-/// The read saw the sink paused, and reports that late: nothing would unblock the key.
+/// The read saw that the sink was down, and reports that late: nothing would unblock the key.
 #[test]
 fn key_is_not_blocked_for_a_sink_that_came_up() {
     let key_table = all();
     let as_of = key_table.recoveries();
     key_table.unblock_sinks();
 
-    key_table.block_for_sink(key("late"), wait(BlockReason::SinkPaused, "late", None), as_of);
+    key_table.block_for_sink(key("late"), wait(BlockReason::SinkDown, "late", None), as_of);
 
     assert_eq!(all_pages(&key_table).0.len(), 0);
 }
@@ -120,7 +120,7 @@ fn ready_head_in_snapshot_ends_blocks_that_snapshots_show() {
     for (reason, outranked) in [
         (BlockReason::NotDue, true),
         (BlockReason::Leased, true),
-        (BlockReason::SinkPaused, true),
+        (BlockReason::SinkDown, true),
         (BlockReason::Refused, false),
         (BlockReason::DeadLetter, false),
     ] {

@@ -63,7 +63,7 @@ struct KeyState {
     alone: HashSet<RecordId>,
     in_flight: HashSet<RecordId>,
     taken: HashSet<LaneKey>,
-    paused: HashSet<RecordId>,
+    down: HashSet<RecordId>,
     dead_owners: HashSet<InstanceId>,
 }
 
@@ -83,8 +83,8 @@ impl KeyState {
             },
             in_flight: &|record| self.in_flight.contains(&record.id),
             availability: &|record| {
-                if self.paused.contains(&record.id) {
-                    Availability::Paused(BlockReason::SinkPaused)
+                if self.down.contains(&record.id) {
+                    Availability::Down(BlockReason::SinkDown)
                 } else {
                     Availability::Available
                 }
@@ -149,15 +149,15 @@ fn record_goes_when_due() {
 #[test]
 fn key_is_blocked_with_its_reason_when_its_head_waits() {
     let not_due = with(sound("due", 3), doc! { "visibleAt": LATER });
-    let known = KeyState { paused: HashSet::from([id(5)]), ..KeyState::default() };
+    let known = KeyState { down: HashSet::from([id(5)]), ..KeyState::default() };
 
     let plan = known.plan_of([
         not_due,
         sound("due", 4),
         leased(sound("leased", 1), LATER),
         sound("leased", 2),
-        sound("paused", 5),
-        sound("paused", 6),
+        sound("down", 5),
+        sound("down", 6),
     ]);
 
     assert!(plan.runs.is_empty(), "{:?}", plan.runs);
@@ -167,7 +167,7 @@ fn key_is_blocked_with_its_reason_when_its_head_waits() {
         [
             (id(3), BlockReason::NotDue, Some(LATER)),
             (id(1), BlockReason::Leased, Some(LATER)),
-            (id(5), BlockReason::SinkPaused, None),
+            (id(5), BlockReason::SinkDown, None),
         ]
     );
 }
@@ -389,7 +389,7 @@ enum Trait {
     Failed,
     Leased,
     NotDue,
-    Paused,
+    Down,
     NoSeq,
     NoPartition,
     Poison,
@@ -414,7 +414,7 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
             Trait::Failed,
             Trait::Leased,
             Trait::NotDue,
-            Trait::Paused,
+            Trait::Down,
             Trait::NoSeq,
             Trait::NoPartition,
             Trait::Poison,
@@ -451,8 +451,8 @@ fn scene(keys: &[Key]) -> (Vec<Record>, KeyState) {
                 Trait::NoPartition => with(document, doc! { "partition": "none" }),
                 Trait::Poison => crashed(document, 2),
                 Trait::Spent => with(crashed(document, 3), doc! { "attempt": MAX_ATTEMPTS }),
-                Trait::Paused => {
-                    known.paused.insert(id(number));
+                Trait::Down => {
+                    known.down.insert(id(number));
                     document
                 }
                 Trait::LostTwice => {

@@ -88,10 +88,10 @@ impl<S: Sink> Scanner<'_, S> {
             block.until = Some(Instant::now());
         }
         match reason {
-            BlockReason::DestinationPaused => {
+            BlockReason::DestinationDown => {
                 addressing::block_for_destination(self.context, &head);
             }
-            BlockReason::SinkPaused => {
+            BlockReason::SinkDown => {
                 block.sink = addressing::sink_name(self.context, &head).map(Into::into);
                 key_table.block_for_sink(head.lane, block, recoveries);
             }

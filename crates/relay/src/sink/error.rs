@@ -14,19 +14,19 @@ pub enum PublishFailure {
     /// of a closed connection (`refused:`): dead at once.
     Rejected,
     /// Sent, but the connection was lost before the confirm: deliver again with the
-    /// same id, without counting an attempt. The relay pauses the sink.
+    /// same id, without counting an attempt. The relay opens the circuit of the sink.
     Indeterminate,
     /// Sent, but the broker closed the connection before the confirm for its own reason: its stop, or an
     /// operator. Like [`Indeterminate`](Self::Indeterminate), but not evidence against the record.
     ConnectionEnded,
     /// Sent on a connection that works as far as the sink knows, but not confirmed in time: the
     /// timeout expired, or the broker reports a timeout, too few replicas or a partition without a
-    /// leader. The relay pauses this destination only, and delivers again with the same id.
+    /// leader. The relay opens the circuit of this destination only, and delivers again with the same id.
     Unconfirmed,
     /// Sent on a connection that the sink has replaced, and not confirmed in time or before that
     /// connection was lost. Like [`Unconfirmed`](Self::Unconfirmed), but an attempt is never counted.
     Abandoned,
-    /// Not sent: the sink is down. The relay pauses the sink, and counts no attempt.
+    /// Not sent: the sink is down. The relay opens the circuit of the sink, and counts no attempt.
     SinkDown,
 }
 

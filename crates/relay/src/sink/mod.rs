@@ -58,7 +58,7 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Checks whether publishes can work now; connects when needed.
     ///
-    /// Called at start, by `postrider check`, and while the sink is paused.
+    /// Called at start, by `postrider check`, and while the sink is down.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ pub trait Sink: Send + Sync + 'static {
     fn close(&self) -> impl Future<Output = ()> + Send;
 
     /// Returns the destination that confirms a message, as precisely as the sink knows it: the relay
-    /// pauses it if it does not confirm. By default destination and key, such as the exchange and the
+    /// opens its circuit if it does not confirm. By default destination and key, such as the exchange and the
     /// routing key, which together decide the queue.
     fn destination(&self, message: &Message) -> Address {
         message.address.clone()
