@@ -245,6 +245,8 @@ async fn checkpoint_of_another_feed_or_beyond_the_head_is_an_error() {
     let error = run(&model, &CartProjector::default()).error().await;
     assert!(matches!(error, ProjectionError::PositionAhead { position: 1_000, .. }), "{error}");
     assert!(error.to_string().contains("rebuild"), "{error}");
+    let error = model.caught_up(generation).await.unwrap_err();
+    assert!(matches!(error, ProjectionError::PositionAhead { .. }), "{error}");
 
     world.feed.renew().await.unwrap();
     let error = run(&model, &CartProjector::default()).error().await;

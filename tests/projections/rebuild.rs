@@ -2,10 +2,47 @@
 
 use std::time::{Duration, Instant};
 
+use bson::{Bson, Document, doc};
 use postrider_projections::{ProjectionError, ReadModelSettings};
 
 use crate::carts::{CartProjector, stored};
-use crate::world::{World, live, run, run_generation, settings};
+use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::replica_set::ReplicaSet;
+use crate::world::{World, live, run, run_generation, run_rebuild, settings};
+
+/// A server whose commands can fail or wait.
+struct Server {
+    set: ReplicaSet,
+}
+
+impl Server {
+    async fn start() -> (Self, World) {
+        let set = ReplicaSet::of(1).await;
+        let world = World::on(TestOutbox::at(&set.uri()).await);
+        (Self { set }, world)
+    }
+
+    /// Lets commands fail or wait; returns how often that has happened before.
+    async fn disturb(&self, mode: impl Into<Bson>, data: Document) -> i64 {
+        let set = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        self.command(set).await.get_i32("count").unwrap().into()
+    }
+
+    /// Waits until it has happened so often.
+    async fn until_disturbed(&self, times: i64) {
+        let wait =
+            doc! { "waitForFailPoint": "failCommand", "timesEntered": times, "maxTimeMS": 30_000 };
+        self.command(wait).await;
+    }
+
+    async fn end_faults(&self) {
+        self.command(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    }
+
+    async fn command(&self, command: Document) -> Document {
+        self.set.direct(0).database("admin").run_command(command).await.unwrap()
+    }
+}
 
 #[fixture::test]
 async fn rebuild_equals_the_live_generation_and_takes_its_place() {
@@ -76,6 +113,77 @@ async fn switch_waits_while_the_new_generation_is_behind() {
     }
 }
 
+/// The live generation passes the head that the feed had when the switch began.
+#[fixture::test]
+async fn switch_waits_when_the_live_generation_advances_meanwhile() {
+    let (server, world) = Server::start().await;
+    let model = world.model();
+    let old = run(&model, &CartProjector::default());
+    world.append_some(5).await;
+    let first = live(&model).await;
+    world.check(&model, first).await;
+    let second = model.begin_rebuild().await.unwrap();
+    let new = run_generation(&model, second, &CartProjector::default());
+    model.caught_up(second).await.unwrap();
+    new.stop().await;
+
+    let waits = doc! {
+        "failCommands": ["findAndModify"],
+        "namespace": format!("{}.postrider_projection_checkpoints", world.outbox.database),
+        "blockConnection": true,
+        "blockTimeMS": 3_000,
+    };
+    let before = server.disturb(doc! { "times": 1 }, waits).await;
+
+    let switching = model.clone();
+    let mut switching = tokio::spawn(async move { switching.switch(second).await });
+    server.until_disturbed(before + 1).await;
+    world.append_some(5).await;
+    world.check(&model, first).await;
+
+    let waiting = tokio::time::timeout(Duration::from_secs(5), &mut switching).await;
+    assert!(waiting.is_err(), "{waiting:?}");
+    assert_eq!(live(&model).await, first);
+    let new = run_generation(&model, second, &CartProjector::default());
+    assert_eq!(switching.await.unwrap().unwrap(), first);
+    for running in [old, new] {
+        running.stop().await;
+    }
+}
+
+#[fixture::test]
+async fn rebuild_and_switch_continue_after_an_outage() {
+    let (server, world) = Server::start().await;
+    let model = world.model();
+    let old = run(&model, &CartProjector::default());
+    world.append_some(5).await;
+    let first = live(&model).await;
+    let second = model.begin_rebuild().await.unwrap();
+    let fails = |collection: &str| {
+        let namespace = format!("{}.{collection}", world.outbox.database);
+        doc! { "failCommands": ["find"], "namespace": namespace, "errorCode": 6 }
+    };
+
+    let before = server.disturb("alwaysOn", fails("postrider_projection_checkpoints")).await;
+    let switching = model.clone();
+    let switching = tokio::spawn(async move { switching.switch(second).await });
+    // The driver tries a read twice.
+    server.until_disturbed(before + 4).await;
+    server.end_faults().await;
+    // While no process runs the generation, only the rebuild reads this collection.
+    let before = server.disturb("alwaysOn", fails("postrider_projections")).await;
+    let rebuilding = run_rebuild(&model, &CartProjector::default());
+    server.until_disturbed(before + 4).await;
+    server.end_faults().await;
+
+    assert_eq!(switching.await.unwrap().unwrap(), first);
+    assert_eq!(live(&model).await, second);
+    world.check(&model, second).await;
+    for running in [old, rebuilding] {
+        running.stop().await;
+    }
+}
+
 #[fixture::test]
 async fn switch_back_keeps_another_rebuild_that_has_begun() {
     let world = World::new().await;
@@ -111,18 +219,44 @@ async fn rebuild_replaces_a_generation_of_another_feed() {
     let error = run(&model, &CartProjector::default()).error().await;
     assert!(matches!(error, ProjectionError::WrongFeed { .. }), "{error}");
 
-    let rebuilding = model.clone();
-    let stop = tokio_util::sync::CancellationToken::new();
-    let until = stop.clone();
-    let task =
-        tokio::spawn(async move { rebuilding.rebuild(&CartProjector::default(), until).await });
+    let rebuilding = run_rebuild(&model, &CartProjector::default());
 
-    crate::support::outbox::eventually("the switch", async || live(&model).await != first).await;
+    eventually("the switch", async || live(&model).await != first).await;
     world.append_some(5).await;
     let second = live(&model).await;
     world.check(&model, second).await;
-    stop.cancel();
-    task.await.unwrap().unwrap();
+    rebuilding.stop().await;
+}
+
+/// Its rebuild has caught up with the feed of before a restore.
+#[fixture::test]
+async fn switch_refuses_a_generation_of_another_feed() {
+    let world = World::new().await;
+    let model = world.model();
+    let running = run(&model, &CartProjector::default());
+    world.append_some(5).await;
+    let first = live(&model).await;
+    let second = model.begin_rebuild().await.unwrap();
+    let building = run_generation(&model, second, &CartProjector::default());
+    world.check(&model, second).await;
+    for running in [running, building] {
+        running.stop().await;
+    }
+    world.feed.renew().await.unwrap();
+
+    let caught_up = model.caught_up(second).await.unwrap_err();
+    let switched = model.switch(second).await.unwrap_err();
+    let rebuilt = model.begin_rebuild().await.unwrap_err();
+
+    for error in [caught_up, switched, rebuilt] {
+        assert!(matches!(error, ProjectionError::WrongFeed { .. }), "{error}");
+    }
+    assert_eq!(live(&model).await, first);
+    model.drop_generation(second).await.unwrap();
+    let rebuilding = run_rebuild(&model, &CartProjector::default());
+    let is_switched = async || live(&model).await > second;
+    eventually("the switch", is_switched).await;
+    rebuilding.stop().await;
 }
 
 #[fixture::test]

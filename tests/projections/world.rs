@@ -175,6 +175,14 @@ pub fn run_generation(
     Running { stop, task: tokio::spawn(running) }
 }
 
+/// Rebuilds, and follows the feed with the new generation.
+pub fn run_rebuild(model: &ReadModel, projector: &(impl Projector + Clone + 'static)) -> Running {
+    let (model, projector) = (model.clone(), projector.clone());
+    let stop = CancellationToken::new();
+    let until = stop.clone();
+    Running { stop, task: tokio::spawn(async move { model.rebuild(&projector, until).await }) }
+}
+
 /// Waits until a read model exists; returns its live generation.
 pub async fn live(model: &ReadModel) -> Generation {
     eventually("the read model", async || model.status().await.is_ok()).await;

@@ -7,7 +7,7 @@
 
 use bson::{Bson, DateTime, Document, doc};
 use mongodb::{Collection, Database};
-use postrider_events::feed::FeedFilter;
+use postrider_events::feed::{FeedError, FeedFilter};
 use postrider_store::connect;
 
 use crate::error::ProjectionError;
@@ -144,6 +144,20 @@ impl Checkpoint {
             return Err(ProjectionError::OtherFilter { generation, stored, own });
         }
         Ok(())
+    }
+
+    /// Why the feed cannot be read behind it.
+    pub(crate) fn unreadable(&self, error: FeedError) -> ProjectionError {
+        let (generation, position) = (self.generation, self.position);
+        match error {
+            FeedError::WrongFeed { given, actual } => {
+                ProjectionError::WrongFeed { generation, given, actual }
+            }
+            FeedError::PositionAhead { head, .. } => {
+                ProjectionError::PositionAhead { generation, position, head }
+            }
+            error => ProjectionError::Feed(error),
+        }
     }
 }
 

@@ -111,7 +111,8 @@ pub enum ProjectionError {
     /// The checkpoint is of another feed: positions name other events since a restore.
     #[error(
         "generation {generation}: checkpoint of feed {given}, but this is feed {actual}: after \
-         a restore, positions refer to other events; rebuild"
+         a restore, positions refer to other events; rebuild; if this generation is being built, \
+         drop it first"
     )]
     WrongFeed {
         /// The generation.
@@ -124,7 +125,8 @@ pub enum ProjectionError {
     /// The checkpoint is beyond the head of the feed.
     #[error(
         "generation {generation}: position = {position}: is ahead of the feed, whose head is \
-         {head}; the checkpoint belongs to another database; rebuild"
+         {head}; the checkpoint belongs to another database; rebuild; if this generation is being \
+         built, drop it first"
     )]
     PositionAhead {
         /// The generation.
@@ -206,6 +208,15 @@ pub enum ProjectionError {
 }
 
 impl ProjectionError {
+    /// Whether it passes by itself: MongoDB is unreachable, or the feed does not exist yet.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) | Self::Feed(FeedError::Store(error)) => !error.is_permanent(),
+            Self::Feed(FeedError::Missing) => true,
+            _ => false,
+        }
+    }
+
     /// The error of a projector that could not prepare.
     pub(crate) fn prepare(generation: Generation, error: ApplyError) -> Self {
         Self::Prepare { generation, source: error.source }

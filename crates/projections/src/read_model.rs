@@ -8,7 +8,9 @@ use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Database};
 use postrider_events::feed::{Feed, FeedFilter};
 use postrider_store::connect::{majority, primary};
+use postrider_store::text::chain;
 use postrider_store::{StoreError, limits, within};
+use tracing::warn;
 
 use crate::checkpoint::fields::{LIVE, NEWEST};
 use crate::checkpoint::{
@@ -171,22 +173,29 @@ impl ReadModel {
         id(&self.name, generation)
     }
 
-    /// Creates generation 1, unless the read model exists. Waits while MongoDB is unreachable.
-    pub(crate) async fn create(&self) -> Result<Generations, StoreError> {
+    /// Repeats a step while MongoDB is unreachable, or the feed does not exist yet. The step may have taken
+    /// effect before.
+    pub(crate) async fn retry<T, F>(&self, step: impl Fn() -> F) -> Result<T, ProjectionError>
+    where
+        F: Future<Output = Result<T, ProjectionError>>,
+    {
         let mut failures = 0;
         loop {
-            match self.try_create().await {
-                Err(error) if !error.is_permanent() => {
+            match step().await {
+                Err(error) if error.is_transient() => {
+                    let (name, error) = (self.name.as_str(), chain(&error));
+                    warn!(read_model = name, error, "waiting for MongoDB");
                     let pause = RetryPolicy::ENDLESS.pause_before(failures).unwrap_or_default();
                     tokio::time::sleep(pause).await;
                     failures += 1;
                 }
-                created => return created,
+                ended => return ended,
             }
         }
     }
 
-    async fn try_create(&self) -> Result<Generations, StoreError> {
+    /// Creates generation 1, unless the read model exists.
+    pub(crate) async fn create(&self) -> Result<Generations, ProjectionError> {
         if let Some(generations) = self.generations().await? {
             return Ok(generations);
         }

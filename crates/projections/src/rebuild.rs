@@ -12,10 +12,10 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::FutureExt;
 use mongodb::{ClientSession, Database};
-use postrider_store::text::chain;
+use postrider_events::feed::FeedState;
 use postrider_store::{StoreError, limits, within};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::checkpoint::fields::{BUILDING, LIVE, NEWEST, SWITCHED_AT};
 use crate::checkpoint::{CHECKPOINTS, Checkpoint, Generations, READ_MODELS, checkpoints};
@@ -31,16 +31,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// How long a generation is kept after the last switch: until no reader takes it for the live one.
 const DROP_DELAY: Duration = Duration::from_secs(5);
 const _: () = assert!(DROP_DELAY.as_secs() > 2 * MAX_STALENESS.as_secs());
-
-/// The outcome of one try to switch.
-enum Switched {
-    /// Readers use the new generation.
-    Yes,
-    /// It has applied less than the live one.
-    Behind,
-    /// Another generation is live, or this one does not exist.
-    Other,
-}
 
 /// What a switch compares.
 #[derive(Clone)]
@@ -60,13 +50,16 @@ impl ReadModel {
     ///
     /// # Errors
     ///
-    /// [`ProjectionError`].
+    /// [`ProjectionError`]. While MongoDB is unreachable it waits.
     pub async fn rebuild(
         &self,
         projector: &impl Projector,
         stop: CancellationToken,
     ) -> Result<(), ProjectionError> {
-        let generation = self.begin_rebuild().await?;
+        let generation = tokio::select! {
+            begun = self.retry(|| self.begin_rebuild()) => begun?,
+            () = stop.cancelled() => return Ok(()),
+        };
         let following = self.run_generation(generation, projector, stop.clone());
         let mut following = std::pin::pin!(following);
         tokio::select! {
@@ -83,12 +76,15 @@ impl ReadModel {
     /// # Errors
     ///
     /// [`ProjectionError::Missing`] before the first run; [`ProjectionError::OtherRevision`] and
-    /// [`ProjectionError::OtherFilter`] where a rebuild has begun with another projector: drop that
-    /// generation first.
+    /// [`ProjectionError::OtherFilter`] where a rebuild has begun with another projector,
+    /// [`ProjectionError::WrongFeed`] and [`ProjectionError::PositionAhead`] where it has begun before a
+    /// restore: drop that generation first.
     pub async fn begin_rebuild(&self) -> Result<Generation, ProjectionError> {
         let generations = self.existing().await?;
         if let Some(building) = generations.building {
-            self.checkpoint(building).await?.check(&self.made_with())?;
+            let checkpoint = self.checkpoint(building).await?;
+            checkpoint.check(&self.made_with())?;
+            self.head_after(&checkpoint).await?;
             return Ok(building);
         }
         let next = Generation(generations.newest.0 + 1);
@@ -128,18 +124,34 @@ impl ReadModel {
     ///
     /// # Errors
     ///
-    /// [`ProjectionError::Stopped`] where the projector failed; [`ProjectionError::NoGeneration`];
+    /// [`ProjectionError::Stopped`] where the projector failed; [`ProjectionError::WrongFeed`] and
+    /// [`ProjectionError::PositionAhead`] where it cannot continue; [`ProjectionError::NoGeneration`];
     /// errors of MongoDB.
     pub async fn caught_up(&self, generation: Generation) -> Result<(), ProjectionError> {
-        let head = self.feed.state().await?.map_or(0, |state| state.head);
+        let mut target = None;
         loop {
             let checkpoint = self.checkpoint(generation).await?;
-            if checkpoint.position >= head {
+            let head = self.head_after(&checkpoint).await?;
+            if checkpoint.position >= *target.get_or_insert(head) {
                 return Ok(());
             }
             fail_if_stopped(&checkpoint)?;
             tokio::time::sleep(LOOK_PAUSE).await;
         }
+    }
+
+    /// The head of the feed, read after this checkpoint. Fails where a process that runs its generation
+    /// would.
+    async fn head_after(&self, checkpoint: &Checkpoint) -> Result<i64, ProjectionError> {
+        let FeedState { feed, head, .. } = self.feed.state().await?.unwrap_or_default();
+        let is_of_feed = checkpoint.feed.as_ref().is_none_or(|given| *given == feed);
+        if is_of_feed && checkpoint.position <= head {
+            return Ok(head);
+        }
+        // After an election the state may be older than the checkpoint; a page confirms it.
+        let (given, filter) = (checkpoint.feed.as_deref(), &checkpoint.made_with.filter);
+        let page = self.feed.page(given, checkpoint.position, filter, 1).await;
+        page.map(|page| page.head).map_err(|error| checkpoint.unreadable(error))
     }
 
     /// Makes a generation live, as soon as it has caught up and is not behind the live one; returns the
@@ -151,60 +163,64 @@ impl ReadModel {
     ///
     /// # Errors
     ///
-    /// As [`caught_up`](Self::caught_up).
+    /// As [`caught_up`](Self::caught_up). While MongoDB is unreachable it waits.
     pub async fn switch(&self, to: Generation) -> Result<Generation, ProjectionError> {
         loop {
-            self.caught_up(to).await?;
-            let from = self.existing().await?.live;
-            if from == to {
+            if let Some(from) = self.retry(|| self.try_switch(to)).await? {
                 return Ok(from);
             }
-            match self.try_switch(from, to).await {
-                Ok(Switched::Yes) => {
-                    let name = self.name.as_str();
-                    info!(read_model = name, from = from.0, to = to.0, "switched");
-                    return Ok(from);
-                }
-                Ok(Switched::Behind | Switched::Other) => {}
-                // Whether it took effect is seen in the next round.
-                Err(error) if !error.is_permanent() => {
-                    warn!(error = chain(&error), "failed to switch; retrying");
-                }
-                Err(error) => return Err(error.into()),
-            }
-            fail_if_stopped(&self.checkpoint(to).await?)?;
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 
-    async fn try_switch(&self, from: Generation, to: Generation) -> Result<Switched, StoreError> {
-        let head = self.feed.state().await?.map_or(0, |state| state.head);
-        let name = self.name.as_str().to_owned();
-        let planned = Planned { name, from, to, ids: [self.id(from), self.id(to)] };
-        self.transact("switch a read model", &mut |session| {
-            let (database, planned) = (self.database.clone(), planned.clone());
-            async move {
-                let Some([live, new]) = touch(&database, &planned.ids, session).await? else {
-                    return Ok(Switched::Other);
-                };
-                // A position of another feed, or beyond the head, cannot be reached.
-                let is_comparable = live.feed == new.feed && live.position <= head;
-                if is_comparable && new.position < live.position {
-                    return Ok(Switched::Behind);
+    /// The generation that was live; `None` where another try may succeed.
+    async fn try_switch(&self, to: Generation) -> Result<Option<Generation>, ProjectionError> {
+        self.caught_up(to).await?;
+        let from = self.existing().await?.live;
+        // Also after a try whose outcome was unknown.
+        if from == to {
+            return Ok(Some(from));
+        }
+        // A position of another feed, or beyond the head, cannot be reached.
+        let is_reachable = match self.head_after(&self.checkpoint(from).await?).await {
+            Ok(_) => true,
+            Err(ProjectionError::WrongFeed { .. } | ProjectionError::PositionAhead { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        let planned = Planned {
+            name: self.name.as_str().to_owned(),
+            from,
+            to,
+            ids: [from, to].map(|generation| self.id(generation)),
+        };
+        let is_switched = self
+            .transact("switch a read model", &mut |session| {
+                let (database, planned) = (self.database.clone(), planned.clone());
+                async move {
+                    let Some([live, new]) = touch(&database, &planned.ids, session).await? else {
+                        return Ok(false);
+                    };
+                    if is_reachable && new.position < live.position {
+                        return Ok(false);
+                    }
+                    let models = database.collection::<Document>(READ_MODELS);
+                    let is_live = doc! { "_id": &planned.name, LIVE: planned.from.0 };
+                    let set = vec![doc! { "$set": {
+                        LIVE: planned.to.0,
+                        BUILDING: building_without(planned.to),
+                        SWITCHED_AT: "$$NOW",
+                    } }];
+                    let updated = models.update_one(is_live, set).session(&mut *session).await?;
+                    Ok(updated.matched_count == 1)
                 }
-                let models = database.collection::<Document>(READ_MODELS);
-                let is_live = doc! { "_id": &planned.name, LIVE: planned.from.0 };
-                let set = vec![doc! { "$set": {
-                    LIVE: planned.to.0,
-                    BUILDING: building_without(planned.to),
-                    SWITCHED_AT: "$$NOW",
-                } }];
-                let updated = models.update_one(is_live, set).session(&mut *session).await?;
-                Ok(if updated.matched_count == 1 { Switched::Yes } else { Switched::Other })
-            }
-            .boxed()
-        })
-        .await
+                .boxed()
+            })
+            .await?;
+        if is_switched {
+            let name = self.name.as_str();
+            info!(read_model = name, from = from.0, to = to.0, "switched");
+        }
+        Ok(is_switched.then_some(from))
     }
 
     /// Drops a generation that is not live: its checkpoint, which stops the processes that run it, and

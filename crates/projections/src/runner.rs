@@ -59,7 +59,7 @@ impl ReadModel {
         stop: CancellationToken,
     ) -> Result<(), ProjectionError> {
         let live = tokio::select! {
-            live = self.create() => live?.live,
+            live = self.retry(|| self.create()) => live?.live,
             () = stop.cancelled() => return Ok(()),
         };
         self.run_generation(live, projector, stop).await
@@ -149,7 +149,11 @@ impl<P: Projector> Runner<'_, P> {
         loop {
             let page = match self.next_page(&mut pages).await {
                 Some(Ok(page)) => page,
-                Some(Err(error)) => return self.unreadable(error, checkpoint),
+                Some(Err(FeedError::Store(error))) if !error.is_permanent() => {
+                    return Ok(Interruption::Failed(error));
+                }
+                Some(Err(FeedError::Missing)) => return Ok(Interruption::NoFeed),
+                Some(Err(error)) => return Err(checkpoint.unreadable(error)),
                 None if self.stop.is_cancelled() => return Ok(Interruption::Stopped),
                 None => {
                     let detail = "its reader ended unexpectedly".to_owned();
@@ -263,28 +267,6 @@ impl<P: Projector> Runner<'_, P> {
         let noted = within("store a failure", limits::BATCH_TIMEOUT, noting).await;
         if let Err(error) = noted {
             debug!(error = chain(&error), "failed to store a failure");
-        }
-    }
-
-    /// What an error of the feed means.
-    fn unreadable(
-        &self,
-        error: FeedError,
-        checkpoint: &Checkpoint,
-    ) -> Result<Interruption, ProjectionError> {
-        let generation = self.collections.generation;
-        match error {
-            FeedError::Store(error) if !error.is_permanent() => Ok(Interruption::Failed(error)),
-            FeedError::Missing => Ok(Interruption::NoFeed),
-            FeedError::WrongFeed { given, actual } => {
-                Err(ProjectionError::WrongFeed { generation, given, actual })
-            }
-            FeedError::PositionAhead { head, .. } => Err(ProjectionError::PositionAhead {
-                generation,
-                position: checkpoint.position,
-                head,
-            }),
-            error => Err(ProjectionError::Feed(error)),
         }
     }
 
