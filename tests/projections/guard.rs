@@ -200,6 +200,30 @@ async fn event_that_changes_nothing_is_remembered_and_an_error_is_not() {
 }
 
 #[fixture::test]
+async fn update_that_is_invalid_is_refused_and_writes_nothing() {
+    let test = Documents::new().await;
+    test.add(&place("c-1", 1, 0, 1), 1).await.unwrap();
+    let before = test.document().await;
+
+    for update in [
+        doc! { "$set": 5 },
+        doc! { "$set": [{ "sum": 5 }] },
+        doc! { "$inc": { "sum": 5 }, "$unset": { "revisions": "" } },
+        doc! { "$set": { "revisions.cart/c-2": { "version": 1 } } },
+        doc! { "$setOnInsert": { "_id": "e" } },
+        doc! { "$rename": { "sum": "revisions" } },
+    ] {
+        let next = place("c-1", 2, 0, 1);
+        let refused = test.guard.apply("d", &next, |_| Ok(Change::Update(update.clone()))).await;
+        let Err(GuardError::Change { source, .. }) = refused else {
+            panic!("{update}: {refused:?}")
+        };
+        assert!(source.to_string().starts_with("update: $"), "{source}");
+        assert_eq!(test.document().await, before, "{update}");
+    }
+}
+
+#[fixture::test]
 async fn guard_of_a_filtered_source_is_refused() {
     let test = Documents::new().await;
     let events = FeedFilter { events: vec!["Paid".into()], ..FeedFilter::default() };

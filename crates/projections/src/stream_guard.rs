@@ -31,11 +31,33 @@ const RACE_PAUSE: Duration = Duration::from_millis(20);
 pub enum Change {
     /// Nothing. The document remembers that it has the event.
     Nothing,
-    /// An update with operators, such as `{"$set": …}`. It must not write `_id` or `revisions`.
+    /// An update with operators, such as `{"$set": …}`. One that writes `_id` or `revisions` is refused.
     Update(Document),
     /// Removes everything but `_id` and `revisions`: for an erased stream. A document that is deleted
     /// would be created again by a message that is repeated.
     Clear,
+}
+
+impl Change {
+    /// Refuses an update that would lose the caller's change, or what the guard stores.
+    fn checked(self) -> Result<Self, ApplyError> {
+        let Self::Update(update) = &self else { return Ok(self) };
+        for (operator, fields) in update {
+            let Bson::Document(fields) = fields else {
+                let problem = "must be a document";
+                return Err(ApplyError::new(format!("update: {operator} = {fields}: {problem}")));
+            };
+            let is_ours = |path: &str| matches!(path.split('.').next(), Some("_id" | REVISIONS));
+            for (path, value) in fields {
+                let renamed = value.as_str().filter(|_| operator == "$rename");
+                if is_ours(path) || renamed.is_some_and(is_ours) {
+                    let problem = "must not be written; the guard writes `_id` and `revisions`";
+                    return Err(ApplyError::new(format!("update: {operator} = {path}: {problem}")));
+                }
+            }
+        }
+        Ok(self)
+    }
 }
 
 /// What became of a message. Acknowledge it in either case.
@@ -79,7 +101,7 @@ pub enum GuardError {
         /// What the document has of the stream.
         found: String,
     },
-    /// The caller's function failed.
+    /// The caller's function failed, or its update is invalid.
     #[error("document {document}: the event cannot be applied")]
     Change {
         /// The id of the document.
@@ -222,7 +244,7 @@ impl StreamGuard {
             Succession::Gap => return Ok(Tried::Gap(revision.cloned())),
             Succession::Next => {}
         }
-        let changed = change(found.as_ref());
+        let changed = change(found.as_ref()).and_then(Change::checked);
         let changed = changed.map_err(|error| GuardError::Change {
             document: document.to_string(),
             source: error.into_source(),
