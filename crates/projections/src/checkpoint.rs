@@ -25,6 +25,7 @@ pub(crate) mod fields {
     pub(crate) const BUILDING: &str = "building";
     pub(crate) const NEWEST: &str = "newest";
     pub(crate) const SWITCHED_AT: &str = "switchedAt";
+    pub(crate) const DROPPED_AT: &str = "droppedAt";
     pub(crate) const READ_MODEL: &str = "readModel";
     pub(crate) const GENERATION: &str = "generation";
     pub(crate) const FEED: &str = "feed";

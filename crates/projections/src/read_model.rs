@@ -4,12 +4,10 @@ use bson::{Document, doc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mongodb::error::Error as DriverError;
-use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Database};
 use postrider_events::feed::{Feed, FeedFilter};
-use postrider_store::connect::{majority, primary};
 use postrider_store::text::chain;
-use postrider_store::{StoreError, limits, within};
+use postrider_store::{StoreError, limits, transaction, within};
 use tracing::warn;
 
 use crate::checkpoint::fields::{LIVE, NEWEST};
@@ -231,9 +229,7 @@ impl ReadModel {
             let mut session = self.database.client().start_session().await?;
             session
                 .start_transaction()
-                .read_concern(ReadConcern::snapshot())
-                .write_concern(majority())
-                .selection_criteria(primary())
+                .with_options(transaction::options())
                 .and_run(statements, |session, statements| statements(session))
                 .await
         };

@@ -17,7 +17,7 @@ use postrider_store::{StoreError, limits, within};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::checkpoint::fields::{BUILDING, LIVE, NEWEST, SWITCHED_AT};
+use crate::checkpoint::fields::{BUILDING, DROPPED_AT, LIVE, NEWEST, READ_MODEL, SWITCHED_AT};
 use crate::checkpoint::{CHECKPOINTS, Checkpoint, Generations, READ_MODELS, checkpoints};
 use crate::error::ProjectionError;
 use crate::name::Generation;
@@ -251,7 +251,7 @@ impl ReadModel {
                     let other = doc! { "_id": name, LIVE: { "$ne": generation.0 } };
                     // In any case a write, which a switch at the same time conflicts with.
                     let building = building_without(generation);
-                    let set = vec![doc! { "$set": { BUILDING: building, "droppedAt": "$$NOW" } }];
+                    let set = vec![doc! { "$set": { BUILDING: building, DROPPED_AT: "$$NOW" } }];
                     let updated = models.update_one(other, set).session(&mut *session).await?;
                     if updated.matched_count == 1 {
                         let stored = database.collection::<Document>(CHECKPOINTS);
@@ -304,7 +304,7 @@ impl ReadModel {
     pub(crate) async fn all_checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
         use futures_util::TryStreamExt;
         let stored = checkpoints(&self.database);
-        let filter = doc! { crate::checkpoint::fields::READ_MODEL: self.name.as_str() };
+        let filter = doc! { READ_MODEL: self.name.as_str() };
         let finding = async { stored.find(filter).await?.try_collect::<Vec<Document>>().await };
         let found = within("read checkpoints", limits::BATCH_TIMEOUT, finding).await?;
         let mut all: Vec<Checkpoint> = found.iter().filter_map(Checkpoint::read).collect();
@@ -332,8 +332,9 @@ async fn touch(
 
 /// The generation that is being built, unless it is this one; an expression.
 fn building_without(generation: Generation) -> Document {
-    let is_this = doc! { "$eq": ["$building", generation.0] };
-    let other = doc! { "$ifNull": ["$building", "$$REMOVE"] };
+    let building = format!("${BUILDING}");
+    let is_this = doc! { "$eq": [&building, generation.0] };
+    let other = doc! { "$ifNull": [building, "$$REMOVE"] };
     doc! { "$cond": [is_this, "$$REMOVE", other] }
 }
 

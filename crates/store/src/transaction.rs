@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
-use mongodb::options::ReadConcern;
+use mongodb::options::{ReadConcern, TransactionOptions};
 use mongodb::{Client, ClientSession};
 use tracing::debug;
 
@@ -30,7 +30,17 @@ pub enum CommitOutcome {
     Unknown(StoreError),
 }
 
-/// Starts a transaction with read and write concerns of its own, whatever the URI says.
+/// The options of a transaction: read and write concerns of its own, whatever the URI says.
+pub fn options() -> TransactionOptions {
+    TransactionOptions::builder()
+        .read_concern(ReadConcern::snapshot())
+        .write_concern(majority())
+        .selection_criteria(primary())
+        .max_commit_time(limits::BATCH_TIMEOUT)
+        .build()
+}
+
+/// Starts a transaction with these [`options`].
 ///
 /// MongoDB keeps one transaction per session: the first statement of this one ends an earlier one that is
 /// still open.
@@ -39,13 +49,7 @@ pub enum CommitOutcome {
 ///
 /// The driver's.
 pub async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
-    session
-        .start_transaction()
-        .read_concern(ReadConcern::snapshot())
-        .write_concern(majority())
-        .selection_criteria(primary())
-        .max_commit_time(limits::BATCH_TIMEOUT)
-        .await
+    session.start_transaction().with_options(options()).await
 }
 
 /// Commits, and retries while the outcome is unknown.
