@@ -5,6 +5,7 @@ use std::time::Duration;
 use bson::{Bson, doc};
 use postrider::schema::roles::{ADOPT, SOURCE_ACTIONS};
 
+use crate::oplog::own_set;
 use crate::presets::namastack;
 use crate::support::outbox::TestOutbox;
 use crate::support::process::{Postrider, Signal};
@@ -201,6 +202,42 @@ async fn documents_of_another_handler_are_left_when_they_arrive() {
 
     assert_eq!(test.ids().await, ["a"].map(Bson::from));
     assert_eq!(test.source("mail").await.get_str("status").unwrap(), "NEW");
+}
+
+/// MongoDB has committed, and its answer does not say so.
+#[fixture::test]
+async fn copy_whose_commit_is_unknown_is_counted_once() {
+    let debezium = |id: i64| {
+        doc! {
+            "_id": id.to_string(), "aggregatetype": "Order", "aggregateid": "o", "type": "T", "payload": id,
+        }
+    };
+    let with_status = |id: i64| namastack(&id.to_string(), "k", "NEW", id);
+    for (preset, more, from) in
+        [("namastack", &["adopt.handler=orders"][..], &[][..]), ("debezium", &[], &["--from", "0"])]
+    {
+        let (set, test) = own_set(preset, more).await;
+        let has_status = preset == "namastack";
+        let documents = (0..4).map(|id| if has_status { with_status(id) } else { debezium(id) });
+        test.insert(documents.collect()).await;
+        let unsatisfiable =
+            doc! { "code": 100, "codeName": "UnsatisfiableWriteConcern", "errmsg": "-" };
+        let fail = doc! {
+            "configureFailPoint": "failCommand",
+            "mode": { "times": 1 },
+            "data": { "failCommands": ["commitTransaction"], "writeConcernError": unsatisfiable },
+        };
+        set.direct(0).database("admin").run_command(fail).await.unwrap();
+
+        let once = [&["--once", "--old-relay-stopped"], from].concat();
+        let report = test.adopt(&once).await.with_code(0).json();
+
+        assert_eq!(report["copied"], if has_status { 4 } else { 3 }, "{report:#}");
+        assert_eq!(report["skipped"], serde_json::json!({}), "{report:#}");
+        let entered =
+            doc! { "waitForFailPoint": "failCommand", "timesEntered": 1, "maxTimeMS": 1_000 };
+        set.direct(0).database("admin").run_command(entered).await.unwrap();
+    }
 }
 
 /// A producer that writes steadily does not keep the batch open.

@@ -15,7 +15,7 @@ fn debezium(id: i64) -> Document {
 }
 
 /// A source in a replica set of its own, whose oplog a test may overwrite.
-async fn own_set(preset: &'static str, more: &[&str]) -> (ReplicaSet, TestSource) {
+pub async fn own_set(preset: &'static str, more: &[&str]) -> (ReplicaSet, TestSource) {
     let set = ReplicaSet::of(1).await;
     let outbox = TestOutbox::at(&set.uri()).await;
     let uri = format!("mongo.uri={}", set.uri());

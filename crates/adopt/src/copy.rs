@@ -11,6 +11,7 @@ use postrider_store::transaction::{
 };
 use postrider_store::{DUPLICATE_KEY, StoreError, failpoint, limits, within};
 use tracing::debug;
+use uuid::Uuid;
 
 use crate::mapping::Mapping;
 use crate::read::{CopyCandidate, SkipReason};
@@ -84,7 +85,8 @@ impl Copier<'_> {
             });
         }
         kept.is_open = true;
-        match self.fill(session, batch, token).await {
+        let copy = Uuid::new_v4().to_string();
+        match self.fill(session, batch, &copy, token).await {
             Ok(CopyOutcome::All) => {
                 failpoint::hit("adopt::before_commit");
                 match commit(session, "commit copies").await {
@@ -93,8 +95,15 @@ impl Copier<'_> {
                         failpoint::hit("adopt::after_commit");
                         CopyOutcome::All
                     }
-                    CommitOutcome::Again(error) | CommitOutcome::Unknown(error) => {
-                        CopyOutcome::Again(error)
+                    CommitOutcome::Again(error) => CopyOutcome::Again(error),
+                    CommitOutcome::Unknown(error) => {
+                        debug!(error = chain(&error), "the outcome of a copy is unknown");
+                        kept.end_open(self.outbox.client()).await;
+                        match self.store.is_copied(self.owner, self.epoch, &copy).await {
+                            Ok(true) => CopyOutcome::All,
+                            Ok(false) => CopyOutcome::Again(error),
+                            Err(error) => CopyOutcome::Failed(error),
+                        }
                     }
                 }
             }
@@ -114,10 +123,11 @@ impl Copier<'_> {
         &self,
         session: &mut ClientSession,
         batch: &[CopyCandidate],
+        copy: &str,
         token: Option<&Bson>,
     ) -> Result<CopyOutcome, StoreError> {
         // First: of two owners, one meets a write conflict here and has written nothing.
-        if !self.store.advance(session, self.owner, self.epoch, token).await? {
+        if !self.store.advance(session, self.owner, self.epoch, copy, token).await? {
             return Ok(CopyOutcome::NotOwner);
         }
         if self.mapping.has_state() && !batch.is_empty() {

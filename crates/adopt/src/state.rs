@@ -1,9 +1,10 @@
 //! The document of the bridge: who copies, in which epoch, and the resume token of its change stream.
 //!
 //! `{prefix}outbox_control` has one document for each source, `{_id: "adopt:<database>.<collection>", owner,
-//! ownedUntil, epoch, session, start, token, mapping}`. Each transaction of the bridge changes it in its epoch, so an owner
-//! that was replaced copies nothing. `session` is that of the owner's transactions: a successor ends the
-//! transaction that a dead owner has open, since every write to the document would wait for its end.
+//! ownedUntil, epoch, session, start, token, mapping, copy}`. Each transaction of the bridge changes it in its epoch,
+//! so an owner that was replaced copies nothing. `session` is that of the owner's transactions: a successor ends the
+//! transaction that a dead owner has open, since every write to the document would wait for its end. `copy` names the
+//! last transaction that committed.
 
 use std::time::Duration;
 
@@ -112,17 +113,20 @@ impl BridgeStore {
         }
     }
 
-    /// Renews the lease, in the transaction of a batch, and stores the resume token behind it; `false` if another process
-    /// copies.
+    /// Renews the lease, in the transaction of a batch, and stores the resume token behind it and the id of this copy;
+    /// `false` if another process copies.
     pub(crate) async fn advance(
         &self,
         session: &mut ClientSession,
         owner: &str,
         epoch: i64,
+        copy: &str,
         token: Option<&Bson>,
     ) -> Result<bool, StoreError> {
         let ours = self.of_owner(owner, epoch);
-        let updating = self.collection.update_one(ours, self.advanced(token)).session(session);
+        let mut update = self.advanced(token);
+        update.push(doc! { "$set": { "copy": copy } });
+        let updating = self.collection.update_one(ours, update).session(session);
         let updated = within("advance the bridge", limits::BATCH_TIMEOUT, updating).await?;
         Ok(updated.matched_count == 1)
     }
@@ -135,6 +139,21 @@ impl BridgeStore {
         token: Option<&Bson>,
     ) -> Result<bool, StoreError> {
         self.change(owner, epoch, "renew the lease of the bridge", self.advanced(token)).await
+    }
+
+    /// Whether the transaction of this copy was the last one that committed. Renews the lease: what a majority
+    /// acknowledges is behind the transaction.
+    pub(crate) async fn is_copied(
+        &self,
+        owner: &str,
+        epoch: i64,
+        copy: &str,
+    ) -> Result<bool, StoreError> {
+        let mut ours = self.of_owner(owner, epoch);
+        ours.insert("copy", copy);
+        let updating = self.collection.update_one(ours, self.advanced(None));
+        let updated = within("read the outcome of a copy", limits::BATCH_TIMEOUT, updating).await?;
+        Ok(updated.matched_count == 1)
     }
 
     /// Changes the document outside of a transaction; `false` if another process copies.
