@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
 
 use crate::presets::namastack;
 use crate::support::process::Postrider;
@@ -96,6 +97,52 @@ async fn document_whose_record_would_be_too_large_is_skipped() {
     assert_eq!(skipped["reason"], "malformed", "{report:#}");
     assert!(skipped["detail"].as_str().unwrap().contains("larger than 16 MB"), "{report:#}");
     assert_eq!(test.ids().await, [Bson::from("b")]);
+}
+
+/// The marks of the bridge are changes of the source, too.
+#[fixture::test]
+async fn mark_of_a_copied_document_is_not_read_again() {
+    // By the size of what is around it, MongoDB reports the change of a nested status in another form.
+    let more = "x".repeat(100);
+    for (path, status) in [
+        ("s", doc! { "s": 0 }),
+        ("m.s", doc! { "m": { "s": 0 } }),
+        ("m.s", doc! { "m": { "s": 0, "more": &more } }),
+        ("a.b.s", doc! { "a": { "b": { "s": 0 }, "more": &more } }),
+    ] {
+        let more = [
+            "adopt.fields.key=k",
+            "adopt.fields.type==T",
+            "adopt.fields.payload=p",
+            &format!("adopt.fields.status={path}"),
+            r#"adopt.fields.undelivered=["0"]"#,
+            r#"adopt.fields.delivered=["1"]"#,
+        ];
+        let test = TestSource::new("fields", &more).await;
+        test.insert(vec![doc! { "_id": 0 }]).await;
+        let mut bridge = receiving(&test, &[]).await;
+        let database = test.outbox.client.database(&test.outbox.database);
+        database.run_command(doc! { "profile": 2 }).await.unwrap();
+        for id in 1..=3 {
+            let mut document = doc! { "_id": id, "k": "k", "p": 1 };
+            document.extend(status.clone());
+            test.insert(vec![document]).await;
+            test.until_copied(usize::try_from(id).unwrap()).await;
+        }
+        bridge.stop().await;
+        database.run_command(doc! { "profile": 0 }).await.unwrap();
+
+        let profile = database.collection::<Document>("system.profile");
+        let reads = doc! { "command.find": &test.collection };
+        let reads = profile.find(reads).sort(doc! { "ts": 1 }).await.unwrap();
+        let reads: Vec<Document> = reads.try_collect().await.unwrap();
+        let ids = reads.iter().flat_map(|read| {
+            let filter = read.get_document("command").unwrap().get_document("filter").unwrap();
+            let by_id = filter.get_array("$and").unwrap()[1].as_document().unwrap();
+            by_id.get_document("_id").unwrap().get_array("$in").unwrap().clone()
+        });
+        assert_eq!(ids.collect::<Vec<_>>(), [1, 2, 3].map(Bson::from), "{status}");
+    }
 }
 
 /// It would make the owner scan again.

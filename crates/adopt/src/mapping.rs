@@ -61,6 +61,19 @@ pub(crate) struct StatusWords {
     pub(crate) done_at: Option<(String, Duration)>,
 }
 
+impl StatusWords {
+    /// The statuses of delivered documents, as the values that they can be in a document.
+    pub(crate) fn delivered_values(&self) -> Vec<Bson> {
+        let mut values = Vec::new();
+        for word in &self.delivered {
+            values.push(Bson::String(word.clone()));
+            values.extend(word.parse().ok().map(Bson::Boolean));
+            values.extend(word.parse().ok().map(Bson::Int64));
+        }
+        values
+    }
+}
+
 impl Mapping {
     /// Reads the mapping of a preset and the configuration; `outbox` is the outbox's database.
     ///
@@ -225,8 +238,7 @@ impl Mapping {
     /// unknown.
     pub(crate) fn condition(&self) -> Document {
         let Some(status) = &self.status else { return self.filter.clone() };
-        let delivered: Vec<Bson> = status.delivered.iter().flat_map(|word| bson_of(word)).collect();
-        let of_status = doc! { &status.path: { "$nin": delivered } };
+        let of_status = doc! { &status.path: { "$nin": status.delivered_values() } };
         if self.filter.is_empty() {
             of_status
         } else {
@@ -241,14 +253,6 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     is_within(one, other) || is_within(other, one)
-}
-
-/// A status of the configuration as the values that it can be in a document.
-fn bson_of(word: &str) -> Vec<Bson> {
-    let mut values = vec![Bson::String(word.to_owned())];
-    values.extend(word.parse::<bool>().ok().map(Bson::Boolean));
-    values.extend(word.parse::<i64>().ok().map(Bson::Int64));
-    values
 }
 
 fn parse_filter(text: &str) -> Result<Document, String> {

@@ -13,7 +13,7 @@ use mongodb::{Collection, Database};
 use postrider_store::connect::{ask, primary};
 use postrider_store::{StoreError, cluster_time, limits, within};
 
-use crate::mapping::{Mapping, overlap};
+use crate::mapping::{Mapping, StatusWords, overlap};
 
 /// The longest time in which a batch is collected from the change stream, and MongoDB waits for a change.
 pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -46,8 +46,7 @@ pub struct Source {
     pub(crate) documents: Collection<RawDocumentBuf>,
     pub(crate) condition: Document,
     pub(crate) has_filter: bool,
-    delivered: Vec<Bson>,
-    status: Option<String>,
+    status: Option<StatusWords>,
     time: String,
 }
 
@@ -56,19 +55,12 @@ impl Source {
     pub fn new(client: &mongodb::Client, mapping: &Mapping) -> Self {
         let database = client.database(&mapping.database);
         let documents = postrider_store::connect::collection(&database, &mapping.collection);
-        let words = mapping.status.iter().flat_map(|status| status.delivered.iter());
-        let mut delivered = Vec::new();
-        for word in words {
-            delivered.push(Bson::String(word.clone()));
-            delivered.extend(word.parse().ok().map(Bson::Boolean));
-        }
         Self {
             database,
             documents: documents.clone_with_type(),
             condition: mapping.condition(),
             has_filter: !mapping.filter.is_empty(),
-            delivered,
-            status: mapping.status.as_ref().map(|status| status.path.clone()),
+            status: mapping.status.clone(),
             time: mapping.time.clone(),
         }
     }
@@ -122,7 +114,7 @@ impl Source {
         }
         let fields = [change.get_array("set"), change.get_array("unset")];
         let mut fields = fields.into_iter().flatten().flatten().filter_map(Bson::as_str);
-        fields.any(|field| overlap(field, status))
+        fields.any(|field| overlap(field, &status.path))
     }
 
     /// Opens a change stream of the ids and the names of fields alone.
@@ -170,15 +162,18 @@ impl Source {
     /// The changes after which a document may have to be copied, and the ends of the collection.
     fn changes(&self) -> Vec<Document> {
         let mut pipeline = Vec::new();
-        if let Some(path) = &self.status {
-            let of_document = format!("fullDocument.{path}");
-            let of_update = format!("updateDescription.updatedFields.{path}");
+        if let Some(status) = &self.status {
+            let delivered = status.delivered_values();
+            let values = delivered.clone();
+            let sets_delivered = updated_values(&status.path)
+                .map(|value| doc! { "$in": [value, { "$literal": values.clone() }] });
+            let sets_delivered: Vec<Document> = sets_delivered.collect();
             pipeline.push(doc! { "$match": { "$or": [
                 {
                     "operationType": { "$in": ["insert", "replace"] },
-                    of_document: { "$nin": self.delivered.clone() },
+                    format!("fullDocument.{}", status.path): { "$nin": delivered },
                 },
-                { "operationType": "update", of_update: { "$nin": self.delivered.clone() } },
+                { "operationType": "update", "$expr": { "$not": { "$or": sets_delivered } } },
                 { "operationType": { "$in": ["drop", "rename", "invalidate"] } },
             ] } });
         } else {
@@ -194,6 +189,21 @@ impl Source {
         let reading = async { self.documents.find(filter).await?.try_collect().await };
         within("read the other outbox", limits::BATCH_TIMEOUT, reading).await
     }
+}
+
+/// The value to which an update sets a field, in each form in which MongoDB may report it: `a.b.c` is `{a: {b: {c}}}`,
+/// `{"a.b": {c}}` or `{"a.b.c"}`, by the size of the documents around it.
+fn updated_values(path: &str) -> impl Iterator<Item = Document> {
+    let names: Vec<&str> = path.split('.').collect();
+    (1..=names.len()).map(move |count| {
+        let field = doc! { "$literal": names[..count].join(".") };
+        let input = "$updateDescription.updatedFields";
+        let below = [&["$$at"], &names[count..]].concat().join(".");
+        doc! { "$let": {
+            "vars": { "at": { "$getField": { "field": field, "input": input } } },
+            "in": below,
+        } }
+    })
 }
 
 /// Where a change stream begins.
