@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use bson::{Bson, doc};
+use bson::{Bson, DateTime, doc};
 use postrider::schema::roles::{ADOPT, SOURCE_ACTIONS};
 
 use crate::oplog::own_set;
 use crate::presets::namastack;
-use crate::support::outbox::TestOutbox;
+use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal};
 use crate::support::roles;
 use crate::util::TestSource;
@@ -238,6 +238,27 @@ async fn copy_whose_commit_is_unknown_is_counted_once() {
             doc! { "waitForFailPoint": "failCommand", "timesEntered": 1, "maxTimeMS": 1_000 };
         set.direct(0).database("admin").run_command(entered).await.unwrap();
     }
+}
+
+#[fixture::test]
+async fn bridge_reports_each_loss_of_its_lease() {
+    const STANDBY: &str = "another process copies this source";
+    let test = source().await;
+    test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
+    let mut bridge = start(&test, None);
+    let control = test.outbox.admin.collection("outbox_control");
+    for losses in 1..=2 {
+        bridge.until_metric("postrider_adopt_owner", |value| value == 1.0).await;
+        let bridges = doc! { "_id": { "$regex": "^adopt:" } };
+        let far = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+        let other = doc! { "$set": { "owner": "another", "ownedUntil": far } };
+        control.update_one(bridges.clone(), other).await.unwrap();
+        let is_reported = async || bridge.stderr().matches(STANDBY).count() == losses;
+        eventually("the report", is_reported).await;
+        let free = doc! { "$unset": { "ownedUntil": "" } };
+        control.update_one(bridges, free).await.unwrap();
+    }
+    bridge.stop().await;
 }
 
 /// A producer that writes steadily does not keep the batch open.

@@ -188,7 +188,14 @@ impl Bridge {
             if forget_resume_token { Scanning::Forgotten } else { Scanning::AtStart };
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let ended = self.work(&mut kept, from, &mut scanning, stop, &mut report).await;
+            let ended = match self.acquire(&mut kept).await {
+                Ok(Some(owned)) => {
+                    is_standby = false;
+                    self.work(owned, from, &mut scanning, stop, &mut report).await
+                }
+                Ok(None) => Ok(Ended::NotOwner),
+                Err(error) => Err(error.into()),
+            };
             self.metrics.owner.set(0.0);
             self.metrics.change_stream_up.set(0.0);
             let pause = match ended {
@@ -244,13 +251,12 @@ impl Bridge {
 
     async fn work(
         &self,
-        kept: &mut Option<CopySession>,
+        mut owned: Owned<'_>,
         from: Option<&StartPoint>,
         scanning: &mut Scanning,
         stop: &CancellationToken,
         report: &mut AdoptReport,
     ) -> Result<Ended, AdoptError> {
-        let Some(mut owned) = self.acquire(kept).await? else { return Ok(Ended::NotOwner) };
         self.metrics.owner.set(1.0);
         if !matches!(scanning, Scanning::AtStart) {
             if !self.store.forget_resume_token(&self.owner, owned.epoch).await? {
