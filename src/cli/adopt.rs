@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use bson::DateTime;
 use clap::Args;
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -19,6 +20,7 @@ use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, Format, OutputArgs};
 use crate::cli::run::Signals;
 use crate::cli::store;
+use crate::config::Resolved;
 use crate::ids::RecordId;
 use crate::json_view;
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer};
@@ -90,67 +92,88 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
             "--from: the documents have a status, which shows what must be copied; remove --from";
         return Err(Failure::Usage(vec![detail.to_owned()]));
     }
-    let runs_on = !options.once && !options.dry_run;
-    if runs_on {
-        let log = &loaded.config.log;
-        telemetry::init(log.format.as_json(), &log.level)
-            .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
+    if options.dry_run {
+        return block_on(dry_run(&plan, mapping, options));
     }
-    let metrics = runs_on.then(telemetry::metrics::install).transpose();
-    let metrics = metrics.context("failed to install the metrics")?;
-    let from = options.from.as_ref();
-    let format = options.output.output;
-    block_on(async {
-        if options.dry_run {
-            let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
-            let outbox = Collections::new(client, &plan.database, &plan.prefix);
-            let bridge = opened(outbox, mapping).await?;
-            let report = bridge.dry_run(from).await.context("failed to read the other outbox")?;
-            return show(&report, true, format);
+    if options.once {
+        return block_on(copy_once(&plan, mapping, options));
+    }
+    let log = &loaded.config.log;
+    telemetry::init(log.format.as_json(), &log.level)
+        .map_err(|detail| Failure::Usage(vec![format!("log.level: {detail}")]))?;
+    let metrics = telemetry::metrics::install().context("failed to install the metrics")?;
+    block_on(run_on(&plan, mapping, options, metrics))
+}
+
+async fn dry_run(plan: &Resolved, mapping: Mapping, options: &Options) -> Result<(), Failure> {
+    let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
+    let outbox = Collections::new(client, &plan.database, &plan.prefix);
+    let bridge = opened(outbox, mapping).await?;
+    let report = bridge.dry_run(options.from.as_ref()).await;
+    let report = report.context("failed to read the other outbox")?;
+    let sample = report.sample.iter().map(json_view::record).collect();
+    show(&report, "would be copied", Some(sample), options)
+}
+
+async fn copy_once(plan: &Resolved, mapping: Mapping, options: &Options) -> Result<(), Failure> {
+    let (bridge, stop) = started(plan, mapping, options).await?;
+    let report = bridge.once(options.from.as_ref(), &stop).await;
+    let report = report.context("failed to copy the other outbox")?;
+    show(&report, "copied", None, options)?;
+    let detail = match report.left {
+        _ if report.is_partial => {
+            "stopped before the end; start it again to copy the rest".to_owned()
         }
-        let outbox = store::outbox(&plan).await?;
-        let stopped =
-            old_relay::check_stopped(outbox.client(), &mapping, options.old_relay_stopped).await;
-        let stopped = stopped.context("failed to examine the old relay")?;
-        stopped.map_err(|error| Failure::Failed(error.into()))?;
-        let bridge = opened(outbox, mapping).await?;
-        let stop = CancellationToken::new();
-        let signals = Signals::listen().context("failed to listen for signals")?;
-        tokio::spawn(signals.watch(stop.clone()));
-        let Some(metrics) = metrics else {
-            let report =
-                bridge.once(from, &stop).await.context("failed to copy the other outbox")?;
-            show(&report, false, format)?;
-            if report.is_partial {
-                let detail = "stopped before the end; start it again to copy the rest";
-                return Err(Failure::Failed(anyhow::anyhow!(detail)));
-            }
-            if report.left > 0 {
-                let left = report.left;
-                let detail = format!(
-                    "{left} documents arrived during the copy and were left; start it again, or without --once"
-                );
-                return Err(Failure::Failed(anyhow::anyhow!(detail)));
-            }
-            return Ok(());
-        };
-        let bridge = Arc::new(bridge);
-        let ops = OpsServer::bind(&plan.ops_listen).await.map_err(anyhow::Error::from)?;
-        info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
-        let health = Health::default();
-        let watched = bridge.clone();
-        health.watch("adopt", move || match watched.trouble() {
-            None => HealthPart::ok(),
-            Some(trouble) => HealthPart::degraded(trouble),
-        });
-        let serving = ops.serve(health, metrics, BlockedKeys::default());
-        tokio::select! {
-            ended = bridge.run(from, options.restart, &stop) => {
-                show(&ended.context("the bridge ended")?, false, format)
-            }
-            _ = serving => Err(Failure::Failed(anyhow::anyhow!("the ops server ended"))),
+        0 => return Ok(()),
+        left => format!(
+            "{left} documents arrived during the copy and were left; start it again, or without --once"
+        ),
+    };
+    Err(Failure::Failed(anyhow::Error::msg(detail)))
+}
+
+async fn run_on(
+    plan: &Resolved,
+    mapping: Mapping,
+    options: &Options,
+    metrics: PrometheusHandle,
+) -> Result<(), Failure> {
+    let (bridge, stop) = started(plan, mapping, options).await?;
+    let bridge = Arc::new(bridge);
+    let ops = OpsServer::bind(&plan.ops_listen).await.map_err(anyhow::Error::from)?;
+    info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
+    let health = Health::default();
+    let watched = bridge.clone();
+    health.watch("adopt", move || match watched.trouble() {
+        None => HealthPart::ok(),
+        Some(trouble) => HealthPart::degraded(trouble),
+    });
+    tokio::select! {
+        ended = bridge.run(options.from.as_ref(), options.restart, &stop) => {
+            show(&ended.context("the bridge ended")?, "copied", None, options)
         }
-    })
+        ended = ops.serve(health, metrics, BlockedKeys::default()) => {
+            ended.context("the ops server failed")?;
+            Err(Failure::Failed(anyhow::Error::msg("the ops server ended")))
+        }
+    }
+}
+
+/// The bridge that may copy, and the token that a signal cancels.
+async fn started(
+    plan: &Resolved,
+    mapping: Mapping,
+    options: &Options,
+) -> Result<(Bridge, CancellationToken), Failure> {
+    let outbox = store::outbox(plan).await?;
+    let stopped = old_relay::check_stopped(outbox.client(), &mapping, options.old_relay_stopped);
+    let stopped = stopped.await.context("failed to examine the old relay")?;
+    stopped.map_err(|error| Failure::Failed(error.into()))?;
+    let bridge = opened(outbox, mapping).await?;
+    let stop = CancellationToken::new();
+    let signals = Signals::listen().context("failed to listen for signals")?;
+    tokio::spawn(signals.watch(stop.clone()));
+    Ok((bridge, stop))
 }
 
 /// The bridge, if its source exists: with a wrong name it would copy nothing, without a word.
@@ -161,7 +184,13 @@ async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure
     Ok(bridge)
 }
 
-fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failure> {
+/// Prints the report; `copied` says what became of the documents that are not skipped.
+fn show(
+    report: &AdoptReport,
+    copied: &str,
+    sample: Option<Value>,
+    options: &Options,
+) -> Result<(), Failure> {
     let skipped: serde_json::Map<String, Value> = report
         .skipped
         .iter()
@@ -172,15 +201,13 @@ fn show(report: &AdoptReport, is_dry: bool, format: Format) -> Result<(), Failur
         .iter()
         .map(|one| json!({ "id": one.id, "reason": one.reason.label(), "detail": one.detail }))
         .collect();
-    if let Format::Json = format {
+    if let Format::Json = options.output.output {
         let mut shown = json!({ "copied": report.copied, "skipped": skipped, "documents": listed });
-        if is_dry {
-            let sample = report.sample.iter().map(json_view::record);
-            shown["sample"] = sample.collect();
+        if let Some(sample) = sample {
+            shown["sample"] = sample;
         }
         return output::json(&shown);
     }
-    let copied = if is_dry { "would be copied" } else { "copied" };
     let mut rows = vec![vec![copied.to_owned(), report.copied.to_string(), String::new()]];
     for one in &report.listed {
         rows.push(vec![one.reason.label().to_owned(), one.id.clone(), one.detail.clone()]);
