@@ -145,6 +145,33 @@ async fn mark_of_a_copied_document_is_not_read_again() {
     }
 }
 
+/// Without escaped quotes, both ids are one text.
+#[fixture::test]
+async fn documents_with_ids_that_look_alike_are_both_copied() {
+    let more = [
+        "adopt.fields.id=n",
+        "adopt.fields.key=k",
+        "adopt.fields.type==T",
+        "adopt.fields.payload=p",
+        "adopt.fields.status=s",
+        r#"adopt.fields.undelivered=["new"]"#,
+        r#"adopt.fields.delivered=["done"]"#,
+    ];
+    let test = TestSource::new("fields", &more).await;
+    test.insert(vec![doc! { "_id": 0, "s": "done" }]).await;
+    let mut bridge = receiving(&test, &[]).await;
+    let ids = [doc! { "a": "1", "b": "2" }, doc! { "a": r#"1", "b": "2"# }];
+    let documents = ids.into_iter().zip(1..).map(|(id, n)| {
+        doc! { "_id": id, "n": n, "k": "k", "p": n, "s": "new" }
+    });
+    test.insert(documents.collect()).await;
+
+    test.until_copied(2).await;
+    bridge.stop().await;
+
+    assert_eq!(test.ids().await, [1_i64, 2].map(Bson::from));
+}
+
 /// It would make the owner scan again.
 #[fixture::test]
 async fn restart_of_another_process_leaves_the_token_of_the_owner() {

@@ -1,6 +1,6 @@
 //! One batch: copied in as few transactions as its documents permit.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::time::Instant;
 
 use bson::{Bson, Document};
@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use crate::bridge::{Bridge, Ended, FAILURE_PAUSE, Owned};
 use crate::copy::{Copier, CopyOutcome};
+use crate::ids::IdKey;
 use crate::read::{CopyCandidate, SkipReason, SkippedDocument};
 use crate::report::{AdoptError, AdoptReport};
 
@@ -147,7 +148,7 @@ impl Bridge {
     ) -> Result<(Vec<CopyCandidate>, Vec<CopyCandidate>), StoreError> {
         let existing = self.existing(&candidates).await?;
         Ok(candidates.into_iter().partition(|candidate| {
-            record_id(candidate).is_some_and(|id| existing.contains(&comparable(&id)))
+            record_id(candidate).is_some_and(|id| existing.contains(&IdKey::of(&id)))
         }))
     }
 
@@ -159,7 +160,7 @@ impl Bridge {
     }
 
     /// The ids of these records that the outbox has.
-    async fn existing(&self, part: &[CopyCandidate]) -> Result<BTreeSet<String>, StoreError> {
+    async fn existing(&self, part: &[CopyCandidate]) -> Result<HashSet<IdKey>, StoreError> {
         let ids: Vec<Bson> = part.iter().filter_map(record_id).collect();
         let records = self.outbox.collection(names::RECORDS);
         let filter = bson::doc! { ID: { "$in": ids } };
@@ -167,7 +168,7 @@ impl Bridge {
             records.find(filter).projection(bson::doc! { ID: 1 }).await?.try_collect().await
         };
         let found: Vec<Document> = within("read records", limits::BATCH_TIMEOUT, reading).await?;
-        Ok(found.iter().filter_map(|found| found.get(ID)).map(comparable).collect())
+        Ok(found.iter().filter_map(|found| found.get(ID)).map(IdKey::of).collect())
     }
 }
 
@@ -187,14 +188,6 @@ fn parts(batch: Vec<CopyCandidate>, most: usize) -> Vec<Vec<CopyCandidate>> {
     }
     parts.reverse();
     parts
-}
-
-/// As MongoDB compares ids: an integer of 32 bits is that of 64, and a text is none.
-fn comparable(id: &Bson) -> String {
-    match id {
-        Bson::Int32(number) => Bson::Int64((*number).into()).to_string(),
-        other => other.to_string(),
-    }
 }
 
 fn record_id(candidate: &CopyCandidate) -> Option<Bson> {
@@ -236,13 +229,5 @@ mod tests {
         assert_eq!(ids(500), [vec![1, 2], vec![3], vec![4], vec![5]]);
         assert_eq!(ids(1), [vec![1], vec![2], vec![3], vec![4], vec![5]]);
         assert!(parts(Vec::new(), 500).is_empty());
-    }
-
-    #[test]
-    fn ids_are_equal_as_in_mongodb() {
-        let id = bson::oid::ObjectId::new();
-        assert_eq!(comparable(&Bson::Int32(1)), comparable(&Bson::Int64(1)));
-        assert_ne!(comparable(&Bson::Int32(1)), comparable(&"1".into()));
-        assert_ne!(comparable(&id.into()), comparable(&id.to_hex().into()));
     }
 }

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use crate::changed_since::id_text;
 use crate::copy::{self, CopySession};
+use crate::ids::IdKey;
 use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
@@ -483,9 +483,9 @@ impl Bridge {
         });
         let ids: Vec<Bson> = changes.collect();
         let found = self.source.by_ids(&ids).await?.into_iter();
-        let mut found: HashMap<String, RawDocumentBuf> =
-            found.map(|document| (id_text(&document), document)).collect();
-        Ok(ids.iter().filter_map(|id| found.remove(&id.to_string())).collect())
+        let mut found: HashMap<IdKey, RawDocumentBuf> =
+            found.map(|document| (IdKey::of_document(&document), document)).collect();
+        Ok(ids.iter().filter_map(|id| found.remove(&IdKey::of(id))).collect())
     }
 
     /// Reads documents; counts those that stay as they are.

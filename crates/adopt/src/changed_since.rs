@@ -9,11 +9,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
-use bson::{Bson, Document, Timestamp};
+use bson::{Document, Timestamp};
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ResumeToken;
 use postrider_store::{StoreError, limits, within};
 
+use crate::ids::IdKey;
 use crate::source::Source;
 
 const ACTION: &str = "read what changed in the other outbox";
@@ -25,7 +26,7 @@ const MAX_AWAIT: Duration = Duration::from_millis(5);
 pub(crate) struct ChangedSince<'a> {
     source: &'a Source,
     stream: ChangeStream<Document>,
-    ids: HashSet<String>,
+    ids: HashSet<IdKey>,
 }
 
 impl<'a> ChangedSince<'a> {
@@ -46,7 +47,7 @@ impl<'a> ChangedSince<'a> {
                     && let Some(id) =
                         change.get_document("documentKey").ok().and_then(|key| key.get("_id"))
                 {
-                    self.ids.insert(id.to_string());
+                    self.ids.insert(IdKey::of(id));
                 }
                 continue;
             }
@@ -65,14 +66,8 @@ impl<'a> ChangedSince<'a> {
 
     /// Whether a document changed.
     pub(crate) fn contains(&self, document: &RawDocumentBuf) -> bool {
-        !self.ids.is_empty() && self.ids.contains(&id_text(document))
+        !self.ids.is_empty() && self.ids.contains(&IdKey::of_document(document))
     }
-}
-
-/// The text of a document's `_id`.
-pub(crate) fn id_text(document: &RawDocumentBuf) -> String {
-    let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
-    id.map(|id| id.to_string()).unwrap_or_default()
 }
 
 /// The time in a resume token: `{_data: "82…"}` is the hexadecimal form of a key of MongoDB's (`KeyString`), whose first

@@ -21,6 +21,7 @@
 //! | [`source`], [`source_check`] | reads of the source, and whether it can be copied |
 //! | `scan` | the scan of what is there |
 //! | `changed_since` | what a scan leaves to the change stream |
+//! | `ids` | an `_id` as a key of a map |
 //! | [`bridge`] | the loop |
 //! | [`report`] | what a run has done, and why it ended |
 //! | [`old_relay`] | whether the old relay still runs |
@@ -31,6 +32,7 @@ pub mod bridge;
 mod changed_since;
 pub mod config;
 pub mod copy;
+mod ids;
 pub mod mapping;
 pub mod metrics;
 pub mod old_relay;
