@@ -99,6 +99,20 @@ async fn document_whose_record_would_be_too_large_is_skipped() {
     assert_eq!(test.ids().await, [Bson::from("b")]);
 }
 
+/// The relay adds fields to a record: an error of 1,000 characters may have 4,000 bytes.
+#[fixture::test]
+async fn record_without_room_for_the_fields_of_the_relay_is_skipped() {
+    let test = TestSource::new("debezium", &["adopt.fields.id=event"]).await;
+    let mut large = routed("1", "large");
+    large.insert("payload", "x".repeat((16 << 20) - (8 << 10)));
+    test.insert(vec![routed("0", "0"), large]).await;
+
+    let report = test.adopt(&["--once", "--old-relay-stopped", "--from", "0"]).await;
+
+    let report = report.with_code(0).json();
+    assert_eq!(report["skipped"], serde_json::json!({ "malformed": 1 }), "{report:#}");
+}
+
 /// The marks of the bridge are changes of the source, too.
 #[fixture::test]
 async fn mark_of_a_copied_document_is_not_read_again() {

@@ -4,13 +4,11 @@ use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document};
 use postrider_outbox::NewRecord;
 use postrider_outbox::ids::RecordId;
+use postrider_outbox::reason::MAX_RECORD_BYTES;
 
 use crate::config::PayloadForm;
 use crate::mapping::{Mapping, StatusWords};
 use crate::value::{FieldValue, Found, at, extended_json, find, not_json, scalar_text};
-
-/// The largest document that MongoDB stores, less what it adds to a record.
-const MAX_RECORD_BYTES: usize = (16 << 20) - 4_096;
 
 /// A document that must be copied.
 #[derive(Clone, Debug)]

@@ -2,10 +2,16 @@
 
 use std::fmt;
 
+use postrider_store::limits::MAX_DOCUMENT_BYTES;
+
 use crate::content::Malformed;
 
 /// Maximum length of a stored error or reason, in characters.
 const MAX_CHARS: usize = 1000;
+
+/// Maximum size of a new record, in bytes: the largest document of MongoDB, less the fields that a relay adds. These are
+/// the last error and the reason, of four bytes a character at most, and fields of a fixed size.
+pub const MAX_RECORD_BYTES: usize = MAX_DOCUMENT_BYTES - (2 * 4 * MAX_CHARS + (8 << 10));
 
 /// Reason why a record is marked dead. `Display` is `deadReason`: it begins with a fixed word and
 /// quotes neither payload nor secret.

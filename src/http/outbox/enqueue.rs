@@ -34,15 +34,13 @@ use crate::outbox::fields::{
 };
 use crate::outbox::inspect::Inspector;
 use crate::outbox::position::NO_SEQ;
+use crate::outbox::reason::MAX_RECORD_BYTES;
 use crate::outbox::record::Record;
 use crate::outbox::undecoded::RawId;
 use crate::partition;
-use crate::store::limits::{self, MAX_DOCUMENT_BYTES};
+use crate::store::limits;
 use crate::store::{DUPLICATE_KEY, ServerClock, within};
 use crate::wakeup::ScanHint;
-
-/// The largest document of MongoDB, less the fields that a relay adds.
-const MAX_RECORD_BYTES: usize = MAX_DOCUMENT_BYTES - (16 << 10);
 
 /// The code of MongoDB when a validator refuses a document.
 const VALIDATION_FAILED: i32 = 121;
