@@ -410,11 +410,13 @@ impl Bridge {
             }
         }
         loop {
-            let mut changes = Vec::new();
+            let (mut ids, mut documents) = (Vec::new(), Vec::new());
             let mut has_ended = false;
             let began = Instant::now();
             // (A change at a time would never end a batch that only an empty reply ends.)
-            while changes.len() < self.mapping.batch_size && began.elapsed() < BATCH_PAUSE {
+            while ids.len() + documents.len() < self.mapping.batch_size
+                && began.elapsed() < BATCH_PAUSE
+            {
                 let next = async { stream.next_if_any().await };
                 let limit = limits::BATCH_TIMEOUT;
                 let next = tokio::select! {
@@ -428,7 +430,8 @@ impl Bridge {
                             has_ended = true;
                             break;
                         }
-                        Some(change) => changes.push(change),
+                        Some(SourceChange::Id(id)) => ids.push(id),
+                        Some(SourceChange::Document(document)) => documents.push(document),
                         None => {}
                     },
                     Ok(None) => break,
@@ -437,16 +440,16 @@ impl Bridge {
                 }
             }
             let token = stream.resume_token().map(|token| bson_of(&token)).transpose()?;
-            if changes.is_empty() && !has_ended {
+            if ids.is_empty() && documents.is_empty() && !has_ended {
                 if !self.keep(owned, token.as_ref()).await? {
                     return Ok(Ended::NotOwner);
                 }
                 continue;
             }
-            let documents = match self.while_owned(owned, stop, self.documents(changes)).await? {
-                Ok(documents) => documents,
+            match self.while_owned(owned, stop, self.documents(&ids)).await? {
+                Ok(found) => documents.extend(found),
                 Err(ended) => return Ok(ended),
-            };
+            }
             let candidates = self.read_all(&documents, report).await?;
             // (A resume token behind the end of the collection would be of no use.)
             let token = token.as_ref().filter(|_| !has_ended);
@@ -459,30 +462,13 @@ impl Bridge {
         }
     }
 
-    /// The documents of changes, in the order of the first change of each.
-    async fn documents(
-        &self,
-        changes: Vec<SourceChange>,
-    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
-        if !self.mapping.has_state() {
-            // Each insertion is a message, also one whose `_id` was used before; the document may be deleted by now.
-            let inserted = changes.into_iter().filter_map(|change| match change {
-                SourceChange::Inserted(document) => Some(document),
-                _ => None,
-            });
-            return Ok(inserted.collect());
+    /// The documents of these ids as they are now, in the order of the first change of each: only those that the filter
+    /// selects, because the filter and the handler cannot be conditions on a change.
+    async fn documents(&self, ids: &[Bson]) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
         }
-        // As they are now, and only those that the filter selects: the filter and the handler cannot be conditions on
-        // a change.
-        let changes = changes.into_iter().filter_map(|change| match change {
-            SourceChange::Inserted(document) => {
-                document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok())
-            }
-            SourceChange::Changed(id) => Some(id),
-            SourceChange::Ended => None,
-        });
-        let ids: Vec<Bson> = changes.collect();
-        let found = self.source.by_ids(&ids).await?.into_iter();
+        let found = self.source.by_ids(ids).await?.into_iter();
         let mut found: HashMap<IdKey, RawDocumentBuf> =
             found.map(|document| (IdKey::of_document(&document), document)).collect();
         Ok(ids.iter().filter_map(|id| found.remove(&IdKey::of(id))).collect())

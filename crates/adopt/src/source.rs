@@ -101,9 +101,14 @@ impl Source {
         within("scan the other outbox", limits::SCHEMA_TIMEOUT, opening).await
     }
 
-    /// Opens the change stream: behind a resume token, or at a time.
+    /// Opens the change stream: behind a resume token, or at a time. It has the ids of documents with a status, which
+    /// are read again, and whole documents without one.
     pub(crate) async fn watch(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
-        self.open(self.changes(), from, BATCH_PAUSE).await
+        let mut pipeline = self.changes();
+        if self.status.is_some() {
+            pipeline.push(doc! { "$project": { "operationType": 1, "documentKey": 1 } });
+        }
+        self.open(pipeline, from, BATCH_PAUSE).await
     }
 
     /// Whether a change of [`Self::watch_ids`] inserts a document or sets its status.
@@ -220,26 +225,23 @@ pub(crate) fn is_lost(error: &StoreError) -> bool {
 
 /// A change that matters.
 pub(crate) enum SourceChange {
-    /// This was inserted.
-    Inserted(RawDocumentBuf),
-    /// The document of this `_id` changed.
-    Changed(Bson),
+    /// The document of this `_id`, which has a status, was inserted or changed.
+    Id(Bson),
+    /// This document, which has no status, was inserted.
+    Document(RawDocumentBuf),
     /// The collection was dropped or renamed.
     Ended,
 }
 
 pub(crate) fn change(event: ChangeStreamEvent<RawDocumentBuf>) -> Option<SourceChange> {
     match event.operation_type {
-        OperationType::Insert | OperationType::Replace => {
-            event.full_document.map(SourceChange::Inserted)
-        }
-        OperationType::Update => {
-            Some(SourceChange::Changed(event.document_key?.get("_id")?.clone()))
-        }
         OperationType::Drop | OperationType::Rename | OperationType::Invalidate => {
             Some(SourceChange::Ended)
         }
-        _ => None,
+        _ => match event.full_document {
+            Some(document) => Some(SourceChange::Document(document)),
+            None => Some(SourceChange::Id(event.document_key?.get("_id")?.clone())),
+        },
     }
 }
 
