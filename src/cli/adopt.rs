@@ -20,7 +20,7 @@ use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, Format, OutputArgs};
 use crate::cli::run::Signals;
 use crate::cli::store;
-use crate::config::Resolved;
+use crate::config::{ConfigProblem, Resolved};
 use crate::ids::RecordId;
 use crate::json_view;
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer};
@@ -83,13 +83,15 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     loaded.config.api.enabled = false;
     let plan = crate::config::resolve(&loaded)?;
     let mapping = Mapping::new(options.preset, &loaded.config.adopt, &plan.database);
-    let mapping = mapping
-        .map_err(|errors| Failure::Usage(errors.iter().map(ToString::to_string).collect()))?;
+    let mapping = mapping.map_err(|violations| {
+        let located = |violation| loaded.located(ConfigProblem::from(violation));
+        Failure::from(violations.into_iter().map(located).collect::<Vec<_>>())
+    })?;
     old_relay::check_collections(&mapping, &plan.database, &plan.prefix)
-        .map_err(|error| Failure::Usage(vec![error.to_string()]))?;
+        .map_err(|violation| Failure::from(vec![loaded.located(violation.into())]))?;
     if options.from.is_some() && mapping.has_state() {
-        let detail =
-            "--from: the documents have a status, which shows what must be copied; remove --from";
+        let detail = "--from: has no effect, because the documents have a status, which shows what must be copied; remove \
+                      --from";
         return Err(Failure::Usage(vec![detail.to_owned()]));
     }
     if options.dry_run {

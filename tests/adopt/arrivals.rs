@@ -213,7 +213,7 @@ async fn bridge_that_died_in_its_first_scan_needs_its_start_again() {
     assert_eq!(ended.code, None, "{ended}");
 
     let refused = test.adopt(&["--old-relay-stopped"]).await.with_code(1);
-    assert!(refused.stderr.contains("name the start"), "{refused}");
+    assert!(refused.stderr.contains("--from: is not set"), "{refused}");
     let mut bridge = receiving(&test, &from[1..]).await;
     bridge.stop().await;
 

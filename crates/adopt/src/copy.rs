@@ -151,7 +151,10 @@ impl Copier<'_> {
             Some(refusal) => CopyOutcome::Refused {
                 at: refusal.index,
                 reason: SkipReason::Refused,
-                detail: format!("MongoDB refuses the record (code {})", refusal.code),
+                detail: format!(
+                    "MongoDB rejects the record (code {}); check the validator of outbox_records",
+                    refusal.code
+                ),
             },
         })
     }
@@ -191,7 +194,9 @@ impl Copier<'_> {
             return Ok(CopyOutcome::Refused {
                 at: usize::try_from(number("index").unwrap_or_default()).unwrap_or_default(),
                 reason: SkipReason::Refused,
-                detail: format!("MongoDB refuses the mark (code {code}); is there a validator?"),
+                detail: format!(
+                    "MongoDB rejects the mark (code {code}); check the validator of the source"
+                ),
             });
         }
         let matched = answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok());

@@ -3,21 +3,12 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
+use postrider_settings::{Rules, Violation, quoted};
 use uuid::Uuid;
 
 use crate::config::{AdoptConfig, FieldsConfig, PayloadForm};
 use crate::presets::Preset;
 use crate::value::{FieldValue, check_path};
-
-/// What is wrong with the mapping: a key of the configuration, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {detail}")]
-pub struct MappingError {
-    /// The key.
-    pub key: String,
-    /// What is wrong, and what to do.
-    pub detail: String,
-}
 
 /// Which field of a source is what.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,136 +71,43 @@ impl Mapping {
     /// # Errors
     ///
     /// Everything that is wrong.
-    pub fn new(
-        preset: Preset,
-        config: &AdoptConfig,
-        outbox: &str,
-    ) -> Result<Self, Vec<MappingError>> {
+    pub fn new(preset: Preset, config: &AdoptConfig, outbox: &str) -> Result<Self, Vec<Violation>> {
+        let mut rules = Rules::default();
+        let mapping = rules.within("adopt", |rules| Self::read(preset, config, outbox, rules));
+        mapping.filter(|_| rules.violations().is_empty()).ok_or_else(|| rules.into())
+    }
+
+    fn read(preset: Preset, config: &AdoptConfig, outbox: &str, rules: &mut Rules) -> Option<Self> {
         let fields = merged(preset.fields(), config.fields.clone());
-        let mut errors = Vec::new();
-        let mut wrong = |key: &str, detail: &str| {
-            errors.push(MappingError { key: format!("adopt.{key}"), detail: detail.to_owned() });
-        };
-        let mut value = |key: &str, text: &Option<String>| {
-            let text = text.as_ref()?;
-            match FieldValue::parse(text) {
-                Ok(value) => Some(value),
-                Err(detail) => {
-                    wrong(&format!("fields.{key} = {text:?}"), &detail);
-                    None
-                }
-            }
-        };
-        let id = value("id", &fields.id).unwrap_or(FieldValue::Path("_id".to_owned()));
-        let key = value("key", &fields.key);
-        let kind = value("type", &fields.kind);
-        let payload = value("payload", &fields.payload);
-        let headers = value("headers", &fields.headers);
-        let destination = value("destination", &fields.destination);
-        let header = fields.header.iter().filter_map(|(name, text)| {
-            Some((name.clone(), value(&format!("header.{name}"), &Some(text.clone()))?))
-        });
-        let header = header.collect();
-        let required = "is not set; name the path of it in the source's documents, such as data.type, \
-                        or a constant, such as =order";
-        if fields.key.is_none() && !config.unordered {
-            let detail = "is not set, so that records would have no order; name the path of the key in \
-                          the source's documents, or set adopt.unordered = true";
-            wrong("fields.key", detail);
-        }
-        for (key, is_set) in
-            [("type", fields.kind.is_some()), ("payload", fields.payload.is_some())]
-        {
-            if !is_set {
-                wrong(&format!("fields.{key}"), required);
-            }
-        }
         let collection = config.collection.clone().or(preset.collection().map(str::to_owned));
-        if collection.is_none() {
-            wrong("collection", "is not set; name the collection of the old outbox");
-        }
-        let mut filter = match fields.filter.as_deref().map(parse_filter) {
-            None => Document::new(),
-            Some(Ok(filter)) => filter,
-            Some(Err(detail)) => {
-                wrong("fields.filter", &format!("{detail}; write a condition as extended JSON"));
-                Document::new()
-            }
-        };
-        match (preset, &config.handler) {
-            (Preset::Namastack, Some(handler)) => drop(filter.insert("handlerId", handler)),
-            (Preset::Namastack, None) => {
-                let detail = "is not set; there is a document for each handler, and all of them would be \
-                              sent: name one handler (the field handlerId)";
-                wrong("handler", detail);
-            }
-            _ => {}
-        }
-        for (key, path) in [
-            ("time", &fields.time),
-            ("status", &fields.status),
-            ("due", &fields.due),
-            ("retries", &fields.retries),
-            ("done_at", &fields.done_at),
-        ] {
-            if let Some(Err(detail)) = path.as_deref().map(check_path) {
-                wrong(&format!("fields.{key}"), &detail);
-            }
-        }
-        let copied = [
-            ("id", Some(&id)),
-            ("key", key.as_ref()),
-            ("type", kind.as_ref()),
-            ("payload", payload.as_ref()),
-            ("headers", headers.as_ref()),
-        ];
-        for (mark, path) in [("done_at", &fields.done_at), ("status", &fields.status)] {
-            let Some(path) = path.as_deref() else { continue };
-            for (name, value) in copied {
-                let copied = value.and_then(FieldValue::path);
-                if copied.is_some_and(|copied| {
-                    overlap(copied, path) && (mark == "done_at" || copied == path)
-                }) {
-                    let detail = format!(
-                        "= {path:?} is set when a document is copied, and adopt.fields.{name} is read there; name \
-                         another field"
-                    );
-                    wrong(&format!("fields.{mark}"), &detail);
-                }
-            }
-            if path == "_id" && fields.id.is_some() {
-                wrong(&format!("fields.{mark}"), "= \"_id\" cannot be changed; name another field");
-            }
-        }
-        let status = status_words(&fields, &mut wrong);
-        if status.is_none() && fields.status.is_none() && fields.filter.is_some() {
-            let detail =
-                "needs a status: a deleted document cannot be read again; remove the filter";
-            wrong("fields.filter", detail);
-        }
-        let (Some(kind), Some(payload), Some(collection), true) =
-            (kind, payload, collection, errors.is_empty())
-        else {
-            return Err(errors);
-        };
-        Ok(Self {
+        let detail = "is not set; name the collection of the old outbox";
+        rules.require(collection.is_some(), "collection", detail);
+        let of_handler = handler_filter(preset, config.handler.as_deref(), rules);
+        let (values, status, mut filter) = rules.within("fields", |rules| {
+            let values = Values::read(&fields, config.unordered, rules);
+            check_paths(&fields, rules);
+            values.check_marks(&fields, rules);
+            (values, status_words(&fields, rules), read_filter(&fields, rules))
+        });
+        filter.extend(of_handler);
+        Some(Self {
             preset,
             database: config
                 .database
                 .clone()
                 .unwrap_or_else(|| preset.database().unwrap_or(outbox).to_owned()),
-            collection,
-            id,
-            key,
+            collection: collection?,
+            id: values.id,
+            key: values.key,
             key_is_optional: config.fields.key.is_none()
                 && (preset.key_is_optional() || fields.key.is_none()),
-            kind,
-            payload,
+            kind: values.kind?,
+            payload: values.payload?,
             form: fields.payload_form.unwrap_or_default(),
-            headers,
-            header,
-            destination,
-            time: fields.time.clone().unwrap_or_else(|| "_id".to_owned()),
+            headers: values.headers,
+            header: values.header,
+            destination: values.destination,
+            time: fields.time.unwrap_or_else(|| "_id".to_owned()),
             status,
             filter,
             copy_failed: config.copy_failed,
@@ -255,85 +153,194 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
     is_within(one, other) || is_within(other, one)
 }
 
-fn parse_filter(text: &str) -> Result<Document, String> {
-    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    match Bson::try_from(value) {
-        Ok(Bson::Document(filter)) => Ok(filter),
-        Ok(_) => Err("is not a document".to_owned()),
-        Err(error) => Err(error.to_string()),
+/// Where the values of a record come from.
+struct Values {
+    id: FieldValue,
+    key: Option<FieldValue>,
+    kind: Option<FieldValue>,
+    payload: Option<FieldValue>,
+    headers: Option<FieldValue>,
+    header: Vec<(String, FieldValue)>,
+    destination: Option<FieldValue>,
+}
+
+impl Values {
+    fn read(fields: &FieldsConfig, is_unordered: bool, rules: &mut Rules) -> Self {
+        let detail = "is not set, so that records would have no order; name the path of the key in \
+                      the source's documents, or set adopt.unordered = true";
+        rules.require(fields.key.is_some() || is_unordered, "key", detail);
+        for (key, is_set) in
+            [("type", fields.kind.is_some()), ("payload", fields.payload.is_some())]
+        {
+            let detail = "is not set; name the path of it in the source's documents, such as data.type, \
+                          or a constant, such as =order";
+            rules.require(is_set, key, detail);
+        }
+        let mut value = |key: &str, text: Option<&String>| match FieldValue::parse(text?) {
+            Ok(value) => Some(value),
+            Err(detail) => {
+                rules.wrong(key, detail);
+                None
+            }
+        };
+        Self {
+            id: value("id", fields.id.as_ref()).unwrap_or(FieldValue::Path("_id".to_owned())),
+            key: value("key", fields.key.as_ref()),
+            kind: value("type", fields.kind.as_ref()),
+            payload: value("payload", fields.payload.as_ref()),
+            headers: value("headers", fields.headers.as_ref()),
+            destination: value("destination", fields.destination.as_ref()),
+            header: fields
+                .header
+                .iter()
+                .filter_map(|(name, text)| {
+                    Some((name.clone(), value(&format!("header.{}", quoted(name)), Some(text))?))
+                })
+                .collect(),
+        }
+    }
+
+    /// Checks that a mark does not change what is copied, nor the `_id`.
+    fn check_marks(&self, fields: &FieldsConfig, rules: &mut Rules) {
+        let copied = [
+            ("id", Some(&self.id)),
+            ("key", self.key.as_ref()),
+            ("type", self.kind.as_ref()),
+            ("payload", self.payload.as_ref()),
+            ("headers", self.headers.as_ref()),
+        ];
+        for (mark, path) in [("done_at", &fields.done_at), ("status", &fields.status)] {
+            let Some(path) = path.as_deref() else { continue };
+            for (name, value) in copied {
+                let copied = value.and_then(FieldValue::path);
+                if copied.is_some_and(|copied| {
+                    overlap(copied, path) && (mark == "done_at" || copied == path)
+                }) {
+                    let detail = format!(
+                        "is set when a document is copied, and adopt.fields.{name} is read there; name another field"
+                    );
+                    rules.wrong(mark, detail);
+                }
+            }
+            if path == "_id" && fields.id.is_some() {
+                rules.wrong(mark, "cannot be changed; name another field");
+            }
+        }
+        if let (Some(done_at), Some(status)) = (&fields.done_at, &fields.status)
+            && overlap(done_at, status)
+        {
+            rules.wrong("done_at", "overlaps adopt.fields.status; name another field");
+        }
     }
 }
 
-fn status_words(fields: &FieldsConfig, wrong: &mut impl FnMut(&str, &str)) -> Option<StatusWords> {
+fn check_paths(fields: &FieldsConfig, rules: &mut Rules) {
+    for (key, path) in [
+        ("time", &fields.time),
+        ("status", &fields.status),
+        ("due", &fields.due),
+        ("retries", &fields.retries),
+        ("done_at", &fields.done_at),
+    ] {
+        if let Some(Err(detail)) = path.as_deref().map(check_path) {
+            rules.wrong(key, detail);
+        }
+    }
+}
+
+/// The condition on the documents of one handler, for the preset that has handlers.
+fn handler_filter(preset: Preset, handler: Option<&str>, rules: &mut Rules) -> Document {
+    match (preset, handler) {
+        (Preset::Namastack, Some(handler)) => return doc! { "handlerId": handler },
+        (Preset::Namastack, None) => rules.wrong(
+            "handler",
+            "is not set; there is a document for each handler, and all of them would be sent: name one handler (the \
+             field handlerId)",
+        ),
+        (_, Some(_)) => {
+            rules.wrong("handler", "has no effect without --preset namastack; remove it");
+        }
+        (_, None) => {}
+    }
+    Document::new()
+}
+
+fn read_filter(fields: &FieldsConfig, rules: &mut Rules) -> Document {
+    let Some(text) = fields.filter.as_deref() else { return Document::new() };
+    let detail =
+        "needs adopt.fields.status: a deleted document cannot be read again; remove the filter";
+    rules.require(fields.status.is_some(), "filter", detail);
+    let value = serde_json::from_str(text).map_err(|error| error.to_string());
+    let value = value.and_then(|value: serde_json::Value| {
+        Bson::try_from(value).map_err(|error| error.to_string())
+    });
+    match value {
+        Ok(Bson::Document(filter)) => return filter,
+        Ok(_) => rules.wrong("filter", "is not a document; write a condition as extended JSON"),
+        Err(detail) => {
+            rules.wrong("filter", format!("{detail}; write a condition as extended JSON"));
+        }
+    }
+    Document::new()
+}
+
+fn status_words(fields: &FieldsConfig, rules: &mut Rules) -> Option<StatusWords> {
+    let lists = [
+        ("undelivered", &fields.undelivered),
+        ("delayed", &fields.delayed),
+        ("failed", &fields.failed),
+        ("delivered", &fields.delivered),
+    ];
+    let has_no_effect_without =
+        |other: &str| format!("has no effect without adopt.fields.{other}; set both, or none");
+    for (key, is_set, other, is_other_set) in [
+        ("done_after", !fields.done_after.is_zero(), "done_at", fields.done_at.is_some()),
+        ("retries", fields.retries.is_some(), "max_retries", fields.max_retries.is_some()),
+        ("max_retries", fields.max_retries.is_some(), "retries", fields.retries.is_some()),
+    ] {
+        rules.require(!is_set || is_other_set, key, has_no_effect_without(other));
+    }
     let Some(path) = fields.status.clone() else {
-        for (key, is_set) in [
-            ("undelivered", fields.undelivered.is_some()),
-            ("delayed", fields.delayed.is_some()),
-            ("failed", fields.failed.is_some()),
-            ("delivered", fields.delivered.is_some()),
+        let others = [
             ("due", fields.due.is_some()),
             ("retries", fields.retries.is_some()),
             ("max_retries", fields.max_retries.is_some()),
             ("done_at", fields.done_at.is_some()),
-        ] {
-            if is_set {
-                let detail = "has no effect without adopt.fields.status; name the path of the status, or remove it";
-                wrong(&format!("fields.{key}"), detail);
-            }
+        ];
+        let lists = lists.map(|(key, words)| (key, words.is_some()));
+        for (key, is_set) in lists.into_iter().chain(others) {
+            rules.require(!is_set, key, has_no_effect_without("status"));
         }
         return None;
     };
-    let words = |words: &Option<Vec<String>>| words.clone().unwrap_or_default();
-    let (undelivered, delayed) = (words(&fields.undelivered), words(&fields.delayed));
+    let [undelivered, delayed, failed, delivered] =
+        lists.map(|(_, words)| words.clone().unwrap_or_default());
     if undelivered.is_empty() && delayed.is_empty() {
-        wrong(
-            "fields.undelivered",
+        rules.wrong(
+            "undelivered",
             "is not set; list the statuses of documents that must be delivered",
         );
     }
     if !delayed.is_empty() && fields.due.is_none() {
-        wrong(
-            "fields.due",
+        rules.wrong(
+            "due",
             "is not set; name the date from which a document with a status of `delayed` is due",
         );
     }
-    let delivered = words(&fields.delivered);
-    let failed = words(&fields.failed);
-    let meanings = [
-        ("undelivered", &undelivered),
-        ("delayed", &delayed),
-        ("failed", &failed),
-        ("delivered", &delivered),
-    ];
-    for (at, (key, words)) in meanings.iter().enumerate() {
-        for (other, others) in &meanings[..at] {
-            if let Some(word) = words.iter().find(|word| others.contains(word)) {
+    for (at, (key, words)) in lists.iter().enumerate() {
+        for (other, others) in &lists[..at] {
+            let mut words = words.iter().flatten();
+            if let Some(word) = words.find(|word| others.iter().flatten().any(|it| it == *word)) {
                 let detail = format!(
                     "has the status {word:?}, which adopt.fields.{other} has too; a status has one meaning: remove \
                      it from one of them"
                 );
-                wrong(&format!("fields.{key}"), &detail);
+                rules.wrong(key, detail);
             }
         }
     }
-    let lonely = match (fields.retries.is_some(), fields.max_retries.is_some()) {
-        (true, false) => Some(("retries", "max_retries")),
-        (false, true) => Some(("max_retries", "retries")),
-        _ => None,
-    };
-    if let Some((key, other)) = lonely {
-        let detail = format!("has no effect without adopt.fields.{other}; set both, or none");
-        wrong(&format!("fields.{key}"), &detail);
-    }
-    if let Some(done_at) = &fields.done_at
-        && overlap(done_at, &path)
-    {
-        let detail =
-            format!("= {done_at:?} overlaps adopt.fields.status = {path:?}; name another field");
-        wrong("fields.done_at", &detail);
-    }
     let Some(mark) = delivered.first().cloned() else {
-        wrong("fields.delivered", "is not set; its first status marks what was copied");
+        rules.wrong("delivered", "is not set; its first status marks what was copied");
         return None;
     };
     Some(StatusWords {

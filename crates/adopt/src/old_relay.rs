@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use mongodb::Client;
+use postrider_settings::Violation;
 use postrider_store::{StoreError, connect, limits, within};
 
 use crate::mapping::Mapping;
@@ -18,18 +19,9 @@ const FRESH: Duration = Duration::from_secs(60);
 /// Why the bridge does not begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OldRelayError {
-    /// namastack's collections have the names of ours.
-    #[error(
-        "{source_collection} is the collection of both outboxes; set outbox.collection_prefix or outbox.database to \
-         others, with which `postrider run` works too"
-    )]
-    SameCollections {
-        /// The collection.
-        source_collection: String,
-    },
     /// An instance of namastack lives.
     #[error(
-        "the old relay runs: instance {instance} had a heartbeat within {FRESH:?}; stop all applications that use \
+        "the old relay: instance {instance} had a heartbeat within {FRESH:?}; stop all applications that use \
          namastack-outbox, since each of them delivers (docs/adopt.md)"
     )]
     Alive {
@@ -38,21 +30,27 @@ pub enum OldRelayError {
     },
     /// Nothing says that it was stopped.
     #[error(
-        "nothing shows whether the old relay runs, and both would send every message; stop it, then add --old-relay-stopped"
+        "--old-relay-stopped: is not set, and nothing shows whether the old relay runs, so that both would send every \
+         message; stop the old relay, then add the option"
     )]
     Unconfirmed,
 }
 
-/// Refuses collections that both outboxes would use.
-pub fn check_collections(
-    mapping: &Mapping,
-    outbox: &str,
-    prefix: &str,
-) -> Result<(), OldRelayError> {
+/// Refuses a source that is a collection of this outbox, too.
+///
+/// # Errors
+///
+/// What is wrong, and what to do.
+pub fn check_collections(mapping: &Mapping, outbox: &str, prefix: &str) -> Result<(), Violation> {
     let ours = postrider_outbox::collections::names::ALL.map(|name| format!("{prefix}{name}"));
     // (With namastack's own prefix, its records' collection says so.)
     if mapping.database == outbox && ours.contains(&mapping.collection) {
-        return Err(OldRelayError::SameCollections { source_collection: mapping.source() });
+        let detail = format!(
+            "{} is a collection of this outbox, too; set outbox.collection_prefix or outbox.database to others, with \
+             which `postrider run` works too",
+            mapping.source()
+        );
+        return Err(Violation { key: "adopt.collection".to_owned(), detail });
     }
     Ok(())
 }

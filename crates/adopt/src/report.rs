@@ -16,11 +16,10 @@ pub enum AdoptError {
     Store(#[from] StoreError),
     /// Documents without a status may be missing.
     #[error(
-        "the change stream of {collection} cannot be resumed (the collection was dropped or renamed, or the resume token \
-         or the time of --from is older than MongoDB's oplog), and its documents have no status that shows which of them \
-         were delivered; \
-         find the last message that arrived, then start again with --restart and \
-         --from ID or --from now"
+        "{collection}: the change stream cannot be resumed (the collection was dropped or renamed, or the resume token \
+         or the time of --from is older than MongoDB's oplog), and the documents have no status that shows which of \
+         them were delivered; find the last message that arrived, then start again with --restart and --from ID or \
+         --from now"
     )]
     LostResumeToken {
         /// The source.
@@ -28,7 +27,7 @@ pub enum AdoptError {
     },
     /// The operator must name the start.
     #[error(
-        "the documents of {collection} have no status; name the start: --from now, --from TIME or --from ID"
+        "--from: is not set, and the documents of {collection} have no status; set --from now, --from TIME or --from ID"
     )]
     NoStart {
         /// The source.
@@ -36,8 +35,8 @@ pub enum AdoptError {
     },
     /// The operator must name a document.
     #[error(
-        "the documents of {collection} have no status, so --once and --dry-run need the last one that was delivered: \
-         --from ID"
+        "--from: is not an _id, and the documents of {collection} have no status; with --once and --dry-run, set --from \
+         ID to the last document that was delivered"
     )]
     NoDocument {
         /// The source.
@@ -53,7 +52,7 @@ pub enum AdoptError {
     },
     /// Another process copies.
     #[error(
-        "another process copies {collection}; stop it, or wait for the end of its lease ({LEASE:?})"
+        "{collection}: another process copies this source; stop it, or wait for the end of its lease ({LEASE:?})"
     )]
     Owned {
         /// The source.

@@ -13,8 +13,8 @@ use crate::source::Source;
 pub enum SourceError {
     /// There is none.
     #[error(
-        "adopt.collection = {collection}: there is no such collection in the database {database}; correct \
-         adopt.collection or adopt.database"
+        "adopt.collection = {collection}: does not exist in the database {database}; correct adopt.collection or \
+         adopt.database"
     )]
     Absent {
         /// The database.
@@ -26,7 +26,7 @@ pub enum SourceError {
     #[error(
         "adopt.collection = {collection}: is a {kind}, which has no change stream; name the collection that it is made of"
     )]
-    NoCollection {
+    NotACollection {
         /// The name.
         collection: String,
         /// `view` or `timeseries`.
@@ -41,8 +41,8 @@ pub enum SourceError {
         /// Its name.
         collection: String,
     },
-    /// MongoDB refuses the filter.
-    #[error("adopt.fields.filter: MongoDB refuses it: {detail}; correct the condition")]
+    /// MongoDB rejects the filter.
+    #[error("adopt.fields.filter: MongoDB rejects the condition: {detail}; correct it")]
     Filter {
         /// Its message.
         detail: String,
@@ -79,7 +79,7 @@ impl Source {
         match found.get_str("type") {
             Ok("collection") | Err(_) => {}
             Ok(kind) => {
-                return Ok(Err(SourceError::NoCollection { collection, kind: kind.to_owned() }));
+                return Ok(Err(SourceError::NotACollection { collection, kind: kind.to_owned() }));
             }
         }
         match self.snapshot_time().await {

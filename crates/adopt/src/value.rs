@@ -145,10 +145,9 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     if path.split('.').all(is_name) {
         return Ok(());
     }
-    Err(format!(
-        "{path:?} is not a path; write names with dots, such as data.id, or a constant, such as =order, with each \
-         path in braces"
-    ))
+    let detail = "has an invalid path; write names with dots, such as data.id, or a constant, such as =order, with each \
+                  path in braces";
+    Err(detail.to_owned())
 }
 
 /// What is at a path; `None` where it is absent, or null in the document itself.
