@@ -1,9 +1,11 @@
 //! The mapping of a source, checked.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use postrider_settings::{Rules, Violation, quoted};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::config::{AdoptConfig, FieldsConfig, PayloadForm};
@@ -35,6 +37,9 @@ pub struct Mapping {
     pub(crate) copy_failed: bool,
     /// The most documents of one transaction.
     pub(crate) batch_size: usize,
+    /// Names what this mapping selects and how it reads: with another one, documents that were skipped may have to be
+    /// copied.
+    pub(crate) fingerprint: String,
 }
 
 /// What the status of a document means.
@@ -90,6 +95,10 @@ impl Mapping {
             (values, status_words(&fields, rules), read_filter(&fields, rules))
         });
         filter.extend(of_handler);
+        let key_is_optional =
+            config.fields.key.is_none() && (preset.key_is_optional() || fields.key.is_none());
+        let more = json!([config.handler, key_is_optional, config.copy_failed]);
+        let fingerprint = fingerprint(&fields, &more);
         Some(Self {
             preset,
             database: config
@@ -99,8 +108,7 @@ impl Mapping {
             collection: collection?,
             id: values.id,
             key: values.key,
-            key_is_optional: config.fields.key.is_none()
-                && (preset.key_is_optional() || fields.key.is_none()),
+            key_is_optional,
             kind: values.kind?,
             payload: values.payload?,
             form: fields.payload_form.unwrap_or_default(),
@@ -112,19 +120,13 @@ impl Mapping {
             filter,
             copy_failed: config.copy_failed,
             batch_size: config.batch_size.max(1),
+            fingerprint,
         })
     }
 
     /// Whether the source's documents have a status.
     pub fn has_state(&self) -> bool {
         self.status.is_some()
-    }
-
-    /// Names what this mapping selects and how it reads: with another one, documents that were skipped may have to be
-    /// copied.
-    pub(crate) fn fingerprint(&self) -> String {
-        let mapping = format!("{:?}", Self { batch_size: 0, ..self.clone() });
-        Uuid::new_v5(&Uuid::NAMESPACE_OID, mapping.as_bytes()).to_string()
     }
 
     /// The source as text.
@@ -151,6 +153,16 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     is_within(one, other) || is_within(other, one)
+}
+
+/// A name for these fields and what else decides. It stays the same when Postrider knows more fields, which are not
+/// set.
+fn fingerprint(fields: &FieldsConfig, more: &Value) -> String {
+    let fields = serde_json::to_value(fields).ok();
+    let fields = fields.as_ref().and_then(Value::as_object).into_iter().flatten();
+    let fields: BTreeMap<_, _> = fields.filter(|(_, value)| !value.is_null()).collect();
+    let text = json!([fields, more]).to_string();
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).to_string()
 }
 
 /// Where the values of a record come from.
@@ -271,9 +283,8 @@ fn read_filter(fields: &FieldsConfig, rules: &mut Rules) -> Document {
         "needs adopt.fields.status: a deleted document cannot be read again; remove the filter";
     rules.require(fields.status.is_some(), "filter", detail);
     let value = serde_json::from_str(text).map_err(|error| error.to_string());
-    let value = value.and_then(|value: serde_json::Value| {
-        Bson::try_from(value).map_err(|error| error.to_string())
-    });
+    let value =
+        value.and_then(|value: Value| Bson::try_from(value).map_err(|error| error.to_string()));
     match value {
         Ok(Bson::Document(filter)) => return filter,
         Ok(_) => rules.wrong("filter", "is not a document; write a condition as extended JSON"),
@@ -381,5 +392,24 @@ fn merged(preset: FieldsConfig, own: FieldsConfig) -> FieldsConfig {
         done_at: own.done_at.or(preset.done_at),
         done_after: if own.done_after.is_zero() { preset.done_after } else { own.done_after },
         filter: own.filter.or(preset.filter),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After an upgrade, another one would make every bridge scan its source.
+    #[test]
+    fn fingerprint_stays_the_same() {
+        let fingerprint =
+            |config: &AdoptConfig| Mapping::new(Preset::Cap, config, "app").unwrap().fingerprint;
+        let default = AdoptConfig::default();
+
+        assert_eq!(fingerprint(&default), "565b4b04-6cd0-5775-819d-fc7241c8d0f7");
+        let other_size = AdoptConfig { batch_size: 7, ..default.clone() };
+        assert_eq!(fingerprint(&other_size), fingerprint(&default));
+        let other = AdoptConfig { copy_failed: true, ..default.clone() };
+        assert_ne!(fingerprint(&other), fingerprint(&default));
     }
 }

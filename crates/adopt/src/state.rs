@@ -46,7 +46,7 @@ impl BridgeStore {
     pub fn new(outbox: &Collections, mapping: &Mapping) -> Self {
         let collection = outbox.collection(names::CONTROL);
         let id = format!("adopt:{}", mapping.source());
-        Self { collection, id, mapping: mapping.fingerprint() }
+        Self { collection, id, mapping: mapping.fingerprint.clone() }
     }
 
     /// The session of another owner whose lease is over: its transaction may still be open.
