@@ -13,11 +13,12 @@ use postrider_store::{StoreError, limits, within};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::bridge::{Bridge, Ended, FAILURE_PAUSE, Owned};
+use crate::bridge::{Bridge, FAILURE_PAUSE};
 use crate::copy::{Copier, CopyOutcome};
 use crate::ids::IdKey;
+use crate::lease::{BridgeLease, Interrupt, Step};
 use crate::read::{CopyCandidate, SkipReason, SkippedDocument};
-use crate::report::{AdoptError, AdoptReport};
+use crate::report::AdoptReport;
 
 /// How often the transactions of a batch may fail, until the bridge reads again what it must copy.
 const MAX_FAILURES: u32 = 20;
@@ -30,49 +31,46 @@ const MAX_LISTED: usize = 1_000;
 const MAX_BYTES: usize = 8 << 20;
 
 impl Bridge {
-    /// Copies a batch in its order; `Some` where the work ends. A document that changed, or that MongoDB refuses,
-    /// stays as it is.
+    /// Copies a batch in its order. A document that changed, or that MongoDB refuses, stays as it is.
     pub(crate) async fn copy(
         &self,
-        owned: &mut Owned<'_>,
+        lease: &mut BridgeLease<'_>,
         batch: Vec<CopyCandidate>,
         token: Option<&Bson>,
         stop: &CancellationToken,
         report: &mut AdoptReport,
-    ) -> Result<Option<Ended>, AdoptError> {
+    ) -> Step<()> {
         let copier = Copier {
             outbox: &self.outbox,
             mapping: &self.mapping,
             store: &self.store,
             owner: &self.owner,
-            epoch: owned.epoch,
+            epoch: lease.state.epoch,
         };
         // The parts that are not copied yet, the next one last. The resume token belongs behind the last part.
         let mut parts = parts(batch, self.mapping.batch_size);
         let mut failures = 0;
         if parts.is_empty() {
-            return Ok((!self.keep(owned, token).await?).then_some(Ended::NotOwner));
+            return lease.renew(token).await;
         }
         while let Some(mut part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
             if stop.is_cancelled() {
-                return Ok(Some(Ended::Stopped));
+                return Err(Interrupt::Stopped);
             }
             // (A transaction that MongoDB refuses does not renew the lease.)
-            if !self.keep(owned, None).await? {
-                return Ok(Some(Ended::NotOwner));
-            }
+            lease.renew(None).await?;
             let token = token.filter(|_| parts.is_empty());
-            match copier.copy(owned.session, &part, token).await {
+            match copier.copy(lease.session, &part, token).await {
                 CopyOutcome::All => {
-                    owned.kept_at = Instant::now();
+                    lease.renewed_at = Instant::now();
                     let count = u64::try_from(part.len()).unwrap_or(0);
                     report.copied += count;
                     self.metrics.copied.increment(count);
                 }
-                CopyOutcome::NotOwner => return Ok(Some(Ended::NotOwner)),
+                CopyOutcome::NotOwner => return Err(Interrupt::NotOwner),
                 CopyOutcome::Changed if part.len() == 1 => {
                     let detail = "its status changed meanwhile".to_owned();
                     self.skip_candidate(&part[0], SkipReason::Changed, detail, report);
@@ -112,7 +110,7 @@ impl Bridge {
                 CopyOutcome::Failed(error) => return Err(error.into()),
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Counts and logs a document that stays as it is.

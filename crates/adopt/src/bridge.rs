@@ -1,6 +1,7 @@
 //! The loop: acquire the right to copy, scan, receive changes.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use crate::copy::{self, CopySession};
+use crate::copy::CopySession;
 use crate::ids::IdKey;
+use crate::lease::{BridgeLease, Interrupt, Step};
 use crate::mapping::Mapping;
 use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
@@ -25,7 +27,7 @@ use crate::source::{
     next_page,
 };
 use crate::source_check::SourceError;
-use crate::state::{BridgeStore, LEASE};
+use crate::state::BridgeStore;
 
 /// The pause of a process that may not copy, until it asks again.
 const STANDBY_PAUSE: Duration = Duration::from_secs(2);
@@ -49,32 +51,19 @@ pub struct Bridge {
     trouble: Mutex<Option<String>>,
 }
 
-/// The right to copy, with the session of this process.
-pub(crate) struct Owned<'a> {
-    pub(crate) epoch: i64,
-    pub(crate) session: &'a mut CopySession,
-    token: Option<Bson>,
-    is_other_mapping: bool,
-    start: Option<Timestamp>,
-    pub(crate) kept_at: Instant,
-}
-
-/// How a part of the work ended.
-pub(crate) enum Ended {
-    /// `stop` was cancelled.
-    Stopped,
-    /// Another process copies.
-    NotOwner,
-    /// The resume token is lost.
-    Lost,
-}
-
 /// What a scan would be for.
 enum Scanning {
     AtStart,
     /// The operator asked for a new start.
     Forgotten,
     OfLostStream,
+}
+
+/// What the loop of a bridge knows.
+struct Progress {
+    scanning: Scanning,
+    is_standby: bool,
+    failure_pause: Duration,
 }
 
 impl Bridge {
@@ -142,16 +131,22 @@ impl Bridge {
     ) -> Result<AdoptReport, AdoptError> {
         let behind = self.behind(from).await?;
         let mut report = AdoptReport::default();
-        let mut kept = None;
-        let Some(mut owned) = self.acquire(&mut kept).await? else {
-            return Err(AdoptError::Owned { collection: self.mapping.source() });
+        let mut session = None;
+        let copied = async {
+            let mut lease = self.acquire(&mut session).await?;
+            self.scans(&mut lease, behind.as_ref(), stop, &mut report).await
         };
-        let ended = self.scans(&mut owned, behind.as_ref(), stop, &mut report).await;
+        let copied = copied.await;
         self.release().await;
-        match ended? {
-            Some(Ended::NotOwner) => Err(AdoptError::Owned { collection: self.mapping.source() }),
-            Some(Ended::Stopped | Ended::Lost) => Ok(AdoptReport { is_partial: true, ..report }),
-            None => Ok(report),
+        match copied {
+            Ok(()) => Ok(report),
+            Err(Interrupt::Stopped | Interrupt::Lost) => {
+                Ok(AdoptReport { is_partial: true, ..report })
+            }
+            Err(Interrupt::NotOwner) => {
+                Err(AdoptError::Owned { collection: self.mapping.source() })
+            }
+            Err(Interrupt::Failed(error)) => Err(error),
         }
     }
 
@@ -181,193 +176,159 @@ impl Bridge {
         if let Some(StartPoint::Time(time)) = from {
             self.start_at(*time).await?;
         }
-        let mut kept = None;
-        let mut failure_pause = FAILURE_PAUSE;
-        let mut is_standby = false;
-        let mut scanning =
-            if forget_resume_token { Scanning::Forgotten } else { Scanning::AtStart };
-        while !stop.is_cancelled() {
+        let mut session = None;
+        let mut progress = Progress {
+            scanning: if forget_resume_token { Scanning::Forgotten } else { Scanning::AtStart },
+            is_standby: false,
+            failure_pause: FAILURE_PAUSE,
+        };
+        let ended = loop {
             let began = Instant::now();
-            let ended = match self.acquire(&mut kept).await {
-                Ok(Some(owned)) => {
-                    is_standby = false;
-                    self.work(owned, from, &mut scanning, stop, &mut report).await
-                }
-                Ok(None) => Ok(Ended::NotOwner),
-                Err(error) => Err(error.into()),
-            };
+            let Err(interrupt) =
+                self.work(&mut session, from, &mut progress, stop, &mut report).await;
             self.metrics.owner.set(0.0);
             self.metrics.change_stream_up.set(0.0);
-            let pause = match ended {
-                Ok(Ended::Stopped) => break,
-                Ok(Ended::NotOwner) if matches!(scanning, Scanning::Forgotten) => {
-                    // Later it would remove the token of the process that copies now.
-                    return Err(AdoptError::Owned { collection: self.mapping.source() });
-                }
-                Ok(Ended::NotOwner) => {
-                    self.recovered();
-                    if !std::mem::replace(&mut is_standby, true) {
-                        info!(
-                            source = self.mapping.source(),
-                            "another process copies this source; waiting for the end of its lease"
-                        );
-                    }
-                    STANDBY_PAUSE
-                }
-                Ok(Ended::Lost) => {
-                    if !self.mapping.has_state() {
-                        self.release().await;
-                        return Err(AdoptError::LostResumeToken {
-                            collection: self.mapping.source(),
-                        });
-                    }
-                    scanning = Scanning::OfLostStream;
-                    warn!(
-                        "lost the change stream of the other outbox; scanning it in the order of its own time"
-                    );
-                    FAILURE_PAUSE
-                }
-                Err(AdoptError::Store(error)) if !error.is_permanent() => {
-                    if self.failed(began, &error) {
-                        failure_pause = FAILURE_PAUSE;
-                    }
-                    let pause = failure_pause;
-                    failure_pause = MAX_FAILURE_PAUSE.min(pause * 2);
-                    pause
-                }
-                Err(error) => {
-                    self.release().await;
-                    return Err(error);
-                }
+            let pause = match self.pause_after(interrupt, began, &mut progress) {
+                Ok(Some(pause)) => pause,
+                Ok(None) => break Ok(report),
+                Err(error) => break Err(error),
             };
             tokio::select! {
-                () = stop.cancelled() => {}
+                () = stop.cancelled() => break Ok(report),
                 () = tokio::time::sleep(pause) => {}
             }
-        }
+        };
         self.release().await;
-        Ok(report)
+        ended
+    }
+
+    /// How long the loop pauses after this interrupt; `None` at the end.
+    fn pause_after(
+        &self,
+        interrupt: Interrupt,
+        began: Instant,
+        progress: &mut Progress,
+    ) -> Result<Option<Duration>, AdoptError> {
+        let collection = self.mapping.source();
+        Ok(Some(match interrupt {
+            Interrupt::Stopped => return Ok(None),
+            // Later it would remove the token of the process that copies now.
+            Interrupt::NotOwner if matches!(progress.scanning, Scanning::Forgotten) => {
+                return Err(AdoptError::Owned { collection });
+            }
+            Interrupt::NotOwner => {
+                self.recovered();
+                if !std::mem::replace(&mut progress.is_standby, true) {
+                    info!(
+                        source = collection,
+                        "another process copies this source; waiting for the end of its lease"
+                    );
+                }
+                STANDBY_PAUSE
+            }
+            Interrupt::Lost if !self.mapping.has_state() => {
+                return Err(AdoptError::LostResumeToken { collection });
+            }
+            Interrupt::Lost => {
+                progress.scanning = Scanning::OfLostStream;
+                warn!(
+                    "lost the change stream of the other outbox; scanning it in the order of its own time"
+                );
+                FAILURE_PAUSE
+            }
+            Interrupt::Failed(AdoptError::Store(error)) if !error.is_permanent() => {
+                if self.failed(began, &error) {
+                    progress.failure_pause = FAILURE_PAUSE;
+                }
+                let pause = progress.failure_pause;
+                progress.failure_pause = MAX_FAILURE_PAUSE.min(pause * 2);
+                pause
+            }
+            Interrupt::Failed(error) => return Err(error),
+        }))
     }
 
     async fn work(
         &self,
-        mut owned: Owned<'_>,
+        session: &mut Option<CopySession>,
         from: Option<&StartPoint>,
-        scanning: &mut Scanning,
+        progress: &mut Progress,
         stop: &CancellationToken,
         report: &mut AdoptReport,
-    ) -> Result<Ended, AdoptError> {
+    ) -> Step<Infallible> {
+        let mut lease = self.acquire(session).await?;
         self.metrics.owner.set(1.0);
-        if !matches!(scanning, Scanning::AtStart) {
-            if !self.store.forget_resume_token(&self.owner, owned.epoch).await? {
-                return Ok(Ended::NotOwner);
-            }
-            (owned.token, owned.start) = (None, None);
-            if matches!(scanning, Scanning::Forgotten) {
+        progress.is_standby = false;
+        if !matches!(progress.scanning, Scanning::AtStart) {
+            lease.forget_resume_token().await?;
+            if matches!(progress.scanning, Scanning::Forgotten) {
                 // Once: a token that is stored from now on is that of the new start.
-                *scanning = Scanning::AtStart;
+                progress.scanning = Scanning::AtStart;
             }
         }
-        if owned.is_other_mapping && self.mapping.has_state() && owned.token.take().is_some() {
+        let state = &mut lease.state;
+        if state.is_other_mapping && self.mapping.has_state() && state.token.take().is_some() {
             info!("the mapping is another one than before; scanning the other outbox with it");
         }
         // A stored token goes before the start that the operator names: so a restart with the same arguments
         // continues.
-        let start = match owned.token.take() {
+        let start = match state.token.take() {
             Some(token) => StreamStart::Behind(token_of(token)?),
-            None => match self.scan_and_start(&mut owned, from, scanning, stop, report).await? {
-                Ok(start) => StreamStart::At(start),
-                Err(ended) => return Ok(ended),
-            },
+            None => {
+                let scanning = &progress.scanning;
+                let start = self.scan_and_start(&mut lease, from, scanning, stop, report);
+                StreamStart::At(start.await?)
+            }
         };
-        let opening = self.source.watch(start);
-        let mut stream = match self.while_owned(&mut owned, stop, opening).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(ended)) => return Ok(ended),
-            Err(error) if is_lost(&error) => return Ok(Ended::Lost),
-            Err(error) => return Err(error.into()),
-        };
-        *scanning = Scanning::AtStart;
+        let opening = async { self.source.watch(start).await.map_err(of_stream) };
+        let mut stream = lease.during(stop, opening).await?;
+        progress.scanning = Scanning::AtStart;
         self.metrics.change_stream_up.set(1.0);
         self.recovered();
         info!(source = self.mapping.source(), "receiving changes of the other outbox");
-        self.watch(&mut owned, &mut stream, stop, report).await
+        self.watch(&mut lease, &mut stream, stop, report).await
     }
 
     /// Copies what is there, if a status shows what was delivered. Returns the start of the change stream.
     async fn scan_and_start(
         &self,
-        owned: &mut Owned<'_>,
+        lease: &mut BridgeLease<'_>,
         from: Option<&StartPoint>,
         scanning: &Scanning,
         stop: &CancellationToken,
         report: &mut AdoptReport,
-    ) -> Result<Result<Timestamp, Ended>, AdoptError> {
+    ) -> Step<Timestamp> {
         let at = self.source.snapshot_time().await?;
         let mut start = cluster_time::next(at);
         if !self.mapping.has_state() {
             // (A process that died before it stored its first token is continued from its start: what was inserted
             // and deleted since then is in the change stream only.)
-            start = match (owned.start, from) {
+            start = match (lease.state.start, from) {
                 (Some(start), _) => start,
                 (None, Some(StartPoint::Time(time))) => self.start_at(*time).await?,
                 (None, _) => start,
             };
-            if owned.start.is_none() && !self.store.begin(&self.owner, owned.epoch, start).await? {
-                return Ok(Err(Ended::NotOwner));
+            if lease.state.start.is_none() {
+                lease.begin(start).await?;
             }
         }
         // (The stream begins at the time of the scan: if that is no longer in the oplog at its end, opening fails.)
         let behind = match from {
             Some(StartPoint::Id(id)) => Some(self.id_of(id).await?),
             _ if self.mapping.has_state() => None,
-            _ => return Ok(Ok(start)),
+            _ => return Ok(start),
         };
         let reason = match scanning {
             Scanning::OfLostStream => &self.metrics.scans_of_lost_stream,
             Scanning::AtStart | Scanning::Forgotten => &self.metrics.scans_at_start,
         };
         reason.increment(1);
-        Ok(match self.scan(owned, at, behind.as_ref(), stop, report).await? {
-            None => Ok(start),
-            Some(ended) => Err(ended),
-        })
+        self.scan(lease, at, behind.as_ref(), stop, report).await?;
+        Ok(start)
     }
 
-    /// Acquires the right to copy, in the session of this process.
-    ///
-    /// An owner that was killed may have left a transaction open, and every write to the state would wait for its
-    /// end: up to `transactionLifetimeLimitSeconds`.
-    async fn acquire<'a>(
-        &self,
-        kept: &'a mut Option<CopySession>,
-    ) -> Result<Option<Owned<'a>>, StoreError> {
-        let client = self.outbox.client();
-        let session = match kept {
-            Some(session) => session,
-            None => kept.insert(CopySession::start(client).await?),
-        };
-        session.end_open(client).await;
-        if let Some(silent) = self.store.expired_session(&self.owner).await? {
-            copy::end(client, &silent).await;
-        }
-        let mut state = self.store.acquire(&self.owner, session.session.id()).await?;
-        if state.is_none() {
-            // (Only one that is absent is created: a standby process writes nothing.)
-            if self.store.exists().await? {
-                return Ok(None);
-            }
-            self.store.create().await?;
-            state = self.store.acquire(&self.owner, session.session.id()).await?;
-        }
-        Ok(state.map(|state| Owned {
-            epoch: state.epoch,
-            session,
-            token: state.token,
-            is_other_mapping: state.is_other_mapping,
-            start: state.start,
-            kept_at: Instant::now(),
-        }))
+    async fn acquire<'a>(&'a self, session: &'a mut Option<CopySession>) -> Step<BridgeLease<'a>> {
+        BridgeLease::acquire(self.outbox.client(), &self.store, &self.owner, session).await
     }
 
     async fn release(&self) {
@@ -398,16 +359,13 @@ impl Bridge {
 
     async fn watch(
         &self,
-        owned: &mut Owned<'_>,
+        lease: &mut BridgeLease<'_>,
         stream: &mut SourceStream,
         stop: &CancellationToken,
         report: &mut AdoptReport,
-    ) -> Result<Ended, AdoptError> {
+    ) -> Step<Infallible> {
         if let Some(token) = stream.resume_token() {
-            owned.kept_at = Instant::now();
-            if !self.store.keep(&self.owner, owned.epoch, Some(&bson_of(&token)?)).await? {
-                return Ok(Ended::NotOwner);
-            }
+            lease.renew_now(Some(&bson_of(&token)?)).await?;
         }
         loop {
             let (mut ids, mut documents) = (Vec::new(), Vec::new());
@@ -420,44 +378,33 @@ impl Bridge {
                 let next = async { stream.next_if_any().await };
                 let limit = limits::BATCH_TIMEOUT;
                 let next = tokio::select! {
-                    () = stop.cancelled() => return Ok(Ended::Stopped),
+                    () = stop.cancelled() => return Err(Interrupt::Stopped),
                     next = within("read changes of the other outbox", limit, next) => next,
                 };
-                match next {
-                    Ok(Some(event)) => match change(event) {
-                        Some(SourceChange::Ended) => {
-                            // (What was inserted before is copied first.)
-                            has_ended = true;
-                            break;
-                        }
-                        Some(SourceChange::Id(id)) => ids.push(id),
-                        Some(SourceChange::Document(document)) => documents.push(document),
-                        None => {}
-                    },
-                    Ok(None) => break,
-                    Err(error) if is_lost(&error) => return Ok(Ended::Lost),
-                    Err(error) => return Err(error.into()),
+                let Some(event) = next.map_err(of_stream)? else { break };
+                match change(event) {
+                    Some(SourceChange::Ended) => {
+                        // (What was inserted before is copied first.)
+                        has_ended = true;
+                        break;
+                    }
+                    Some(SourceChange::Id(id)) => ids.push(id),
+                    Some(SourceChange::Document(document)) => documents.push(document),
+                    None => {}
                 }
             }
             let token = stream.resume_token().map(|token| bson_of(&token)).transpose()?;
             if ids.is_empty() && documents.is_empty() && !has_ended {
-                if !self.keep(owned, token.as_ref()).await? {
-                    return Ok(Ended::NotOwner);
-                }
+                lease.renew(token.as_ref()).await?;
                 continue;
             }
-            match self.while_owned(owned, stop, self.documents(&ids)).await? {
-                Ok(found) => documents.extend(found),
-                Err(ended) => return Ok(ended),
-            }
+            documents.extend(lease.during(stop, self.documents(&ids)).await?);
             let candidates = self.read_all(&documents, report).await?;
             // (A resume token behind the end of the collection would be of no use.)
             let token = token.as_ref().filter(|_| !has_ended);
-            if let Some(ended) = self.copy(owned, candidates, token, stop, report).await? {
-                return Ok(ended);
-            }
+            self.copy(lease, candidates, token, stop, report).await?;
             if has_ended {
-                return Ok(Ended::Lost);
+                return Err(Interrupt::Lost);
             }
         }
     }
@@ -492,39 +439,11 @@ impl Bridge {
         }
         Ok(candidates)
     }
+}
 
-    /// Renews the lease while this work lasts; the inner error is why it was given up.
-    pub(crate) async fn while_owned<T>(
-        &self,
-        owned: &mut Owned<'_>,
-        stop: &CancellationToken,
-        work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<Result<T, Ended>, StoreError> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done.map(Ok),
-                () = stop.cancelled() => return Ok(Err(Ended::Stopped)),
-                () = tokio::time::sleep(LEASE / 3) => {}
-            }
-            if !self.keep(owned, None).await? {
-                return Ok(Err(Ended::NotOwner));
-            }
-        }
-    }
-
-    /// Renews the lease when a third of it has passed, and stores the resume token; `false` if another process copies.
-    pub(crate) async fn keep(
-        &self,
-        owned: &mut Owned<'_>,
-        token: Option<&Bson>,
-    ) -> Result<bool, StoreError> {
-        if owned.kept_at.elapsed() < LEASE / 3 {
-            return Ok(true);
-        }
-        owned.kept_at = Instant::now();
-        self.store.keep(&self.owner, owned.epoch, token).await
-    }
+/// What an error of the change stream means.
+fn of_stream(error: StoreError) -> Interrupt {
+    if is_lost(&error) { Interrupt::Lost } else { error.into() }
 }
 
 fn token_of(token: Bson) -> Result<ResumeToken, StoreError> {

@@ -72,33 +72,33 @@ impl Copier<'_> {
     /// Copies the batch in its order: all of it, or nothing. `token` is the resume token behind it.
     pub(crate) async fn copy(
         &self,
-        kept: &mut CopySession,
+        copies: &mut CopySession,
         batch: &[CopyCandidate],
         token: Option<&Bson>,
     ) -> CopyOutcome {
-        kept.end_open(self.outbox.client()).await;
-        let session = &mut kept.session;
+        copies.end_open(self.outbox.client()).await;
+        let session = &mut copies.session;
         if let Err(source) = start(session).await {
             return again_or_failed(StoreError::Driver {
                 action: ACTION,
                 source: Box::new(source),
             });
         }
-        kept.is_open = true;
+        copies.is_open = true;
         let copy = Uuid::new_v4().to_string();
         match self.fill(session, batch, &copy, token).await {
             Ok(CopyOutcome::All) => {
                 failpoint::hit("adopt::before_commit");
                 match commit(session, "commit copies").await {
                     CommitOutcome::Committed => {
-                        kept.is_open = false;
+                        copies.is_open = false;
                         failpoint::hit("adopt::after_commit");
                         CopyOutcome::All
                     }
                     CommitOutcome::Again(error) => CopyOutcome::Again(error),
                     CommitOutcome::Unknown(error) => {
                         debug!(error = chain(&error), "the outcome of a copy is unknown");
-                        kept.end_open(self.outbox.client()).await;
+                        copies.end_open(self.outbox.client()).await;
                         match self.store.is_copied(self.owner, self.epoch, &copy).await {
                             Ok(true) => CopyOutcome::All,
                             Ok(false) => CopyOutcome::Again(error),

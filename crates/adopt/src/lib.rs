@@ -17,6 +17,7 @@
 //! | [`state`] | the document of the bridge: owner, epoch, resume token |
 //! | [`copy`] | one transaction |
 //! | `batch` | the transactions of a batch |
+//! | `lease` | the right of this process to copy |
 //! | `start` | where it begins |
 //! | [`source`], [`source_check`] | reads of the source, and whether it can be copied |
 //! | `scan` | the scan of what is there |
@@ -33,6 +34,7 @@ mod changed_since;
 pub mod config;
 pub mod copy;
 mod ids;
+mod lease;
 pub mod mapping;
 pub mod metrics;
 pub mod old_relay;

@@ -54,12 +54,12 @@ impl BridgeStore {
         &self,
         owner: &str,
     ) -> Result<Option<Document>, StoreError> {
-        let silent = doc! {
+        let expired = doc! {
             "_id": &self.id,
             "owner": { "$ne": owner },
             "$expr": { "$lte": ["$ownedUntil", "$$NOW"] },
         };
-        let finding = self.collection.find_one(silent);
+        let finding = self.collection.find_one(expired);
         let found = within("read the state of the bridge", limits::BATCH_TIMEOUT, finding).await?;
         Ok(found.and_then(|found| found.get_document("session").ok().cloned()))
     }
@@ -85,12 +85,12 @@ impl BridgeStore {
             "ownedUntil": until(),
             "session": { "$literal": session },
         } }];
-        let taking = self
+        let acquiring = self
             .collection
             .find_one_and_update(free, update)
             .return_document(ReturnDocument::After);
         let found =
-            within("acquire the lease of the bridge", limits::BATCH_TIMEOUT, taking).await?;
+            within("acquire the lease of the bridge", limits::BATCH_TIMEOUT, acquiring).await?;
         Ok(found.map(|found| BridgeState {
             epoch: found.get_i64("epoch").unwrap_or_default(),
             token: found.get("token").filter(|token| **token != Bson::Null).cloned(),
@@ -132,7 +132,7 @@ impl BridgeStore {
     }
 
     /// The same outside of a transaction.
-    pub(crate) async fn keep(
+    pub(crate) async fn renew(
         &self,
         owner: &str,
         epoch: i64,
