@@ -6,20 +6,12 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 
 use crate::presets::namastack;
-use crate::support::process::Postrider;
-use crate::util::TestSource;
-
-async fn receiving(test: &TestSource, more: &[&str]) -> Postrider {
-    let bridge = test.start(&[&["--old-relay-stopped"], more].concat(), "");
-    bridge.until_logged("receiving changes of the other outbox").await;
-    bridge
-}
+use crate::util::{TestSource, debezium};
 
 fn routed(id: &str, event: &str) -> Document {
-    doc! {
-        "_id": id, "event": event, "aggregatetype": "orders", "aggregateid": "k", "type": "Placed",
-        "payload": { "event": event },
-    }
+    let mut document = debezium(id, "k");
+    document.insert("event", event);
+    document
 }
 
 /// One transaction inserts it and changes it.
@@ -27,7 +19,7 @@ fn routed(id: &str, event: &str) -> Document {
 async fn document_that_is_changed_after_its_insertion_is_copied_as_it_is() {
     let test = TestSource::new("namastack", &["adopt.handler=orders"]).await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
-    let mut bridge = receiving(&test, &[]).await;
+    let mut bridge = test.receiving(&[]).await;
     let documents = test.documents();
     let mut session = test.outbox.client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
@@ -48,7 +40,7 @@ async fn document_that_the_filter_does_not_select_is_left_when_it_arrives() {
     let more = ["adopt.handler=orders", r#"adopt.fields.filter={"partitionNo": 7}"#];
     let test = TestSource::new("namastack", &more).await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
-    let mut bridge = receiving(&test, &[]).await;
+    let mut bridge = test.receiving(&[]).await;
     let mut other = namastack("other", "k", "NEW", 1);
     other.insert("partitionNo", 8);
     test.insert(vec![other, namastack("a", "k", "NEW", 2)]).await;
@@ -65,7 +57,7 @@ async fn document_that_the_filter_does_not_select_is_left_when_it_arrives() {
 async fn each_insertion_of_an_id_is_a_message() {
     let test = TestSource::new("debezium", &["adopt.fields.id=event"]).await;
     test.insert(vec![routed("0", "0")]).await;
-    let mut bridge = receiving(&test, &["--from", "now"]).await;
+    let mut bridge = test.receiving(&["--from", "now"]).await;
     let mut session = test.outbox.client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     for event in ["a", "b", "c"] {
@@ -134,7 +126,7 @@ async fn mark_of_a_copied_document_is_not_read_again() {
         ];
         let test = TestSource::new("fields", &more).await;
         test.insert(vec![doc! { "_id": 0 }]).await;
-        let mut bridge = receiving(&test, &[]).await;
+        let mut bridge = test.receiving(&[]).await;
         let database = test.outbox.client.database(&test.outbox.database);
         database.run_command(doc! { "profile": 2 }).await.unwrap();
         for id in 1..=3 {
@@ -173,7 +165,7 @@ async fn documents_with_ids_that_look_alike_are_both_copied() {
     ];
     let test = TestSource::new("fields", &more).await;
     test.insert(vec![doc! { "_id": 0, "s": "done" }]).await;
-    let mut bridge = receiving(&test, &[]).await;
+    let mut bridge = test.receiving(&[]).await;
     let ids = [doc! { "a": "1", "b": "2" }, doc! { "a": r#"1", "b": "2"# }];
     let documents = ids.into_iter().zip(1..).map(|(id, n)| {
         doc! { "_id": id, "n": n, "k": "k", "p": n, "s": "new" }
@@ -191,7 +183,7 @@ async fn documents_with_ids_that_look_alike_are_both_copied() {
 async fn restart_of_another_process_leaves_the_token_of_the_owner() {
     let test = TestSource::new("namastack", &["adopt.handler=orders"]).await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
-    let mut owner = receiving(&test, &[]).await;
+    let mut owner = test.receiving(&[]).await;
 
     let refused = test.adopt(&["--old-relay-stopped", "--restart"]).await.with_code(1);
 
@@ -214,7 +206,7 @@ async fn bridge_that_died_in_its_first_scan_needs_its_start_again() {
 
     let refused = test.adopt(&["--old-relay-stopped"]).await.with_code(1);
     assert!(refused.stderr.contains("--from: is not set"), "{refused}");
-    let mut bridge = receiving(&test, &from[1..]).await;
+    let mut bridge = test.receiving(&from[1..]).await;
     bridge.stop().await;
 
     assert_eq!(test.ids().await, [Bson::from("a")]);

@@ -10,7 +10,7 @@ use crate::presets::namastack;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::{Postrider, Signal};
 use crate::support::roles;
-use crate::util::TestSource;
+use crate::util::{TestSource, debezium};
 
 async fn source() -> TestSource {
     TestSource::new("namastack", &["adopt.handler=orders"]).await
@@ -29,8 +29,7 @@ async fn documents_that_arrive_are_copied_in_the_order_of_their_commits() {
     let documents = test.documents();
     test.insert(vec![namastack("a", "k", "NEW", 5)]).await;
     documents.insert_one(namastack("late", "k", "NEW", 0)).session(&mut late).await.unwrap();
-    let mut bridge = start(&test, None);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     test.insert(vec![namastack("b", "k", "NEW", 9)]).await;
     test.until_copied(2).await;
     late.commit_transaction().await.unwrap();
@@ -120,8 +119,7 @@ async fn user_with_the_role_may_copy_and_replace_a_killed_bridge() {
     let mut killed = start(&test, Some("adopt::before_commit=return"));
     let ended = killed.until_ended(Duration::from_secs(30)).await;
     assert_eq!(ended.code, None, "{ended}");
-    let mut bridge = start(&test, None);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     test.insert(vec![namastack("b", "k", "NEW", 0)]).await;
     test.until_copied(2).await;
 
@@ -135,19 +133,14 @@ async fn user_with_the_role_may_copy_and_replace_a_killed_bridge() {
 #[fixture::test]
 async fn documents_without_a_status_are_continued_from_the_stored_token() {
     let test = TestSource::new("debezium", &[]).await;
-    let document = |id: i32| {
-        doc! {
-            "_id": id, "aggregatetype": "Order", "aggregateid": "o", "type": "T", "payload": "{}",
-        }
-    };
+    let document = |id: i32| debezium(id, "k");
     let run = |more: &[&str]| test.start(&[&["--old-relay-stopped"], more].concat(), "");
     test.insert(vec![document(1)]).await;
     let mut unplaced = run(&[]);
     let ended = unplaced.until_ended(Duration::from_secs(30)).await;
     assert!(ended.code == Some(1) && ended.stderr.contains("--from now"), "{ended}");
 
-    let mut bridge = run(&["--from", "now"]);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&["--from", "now"]).await;
     // Deleted by its producer at once.
     test.insert(vec![document(2)]).await;
     test.documents().delete_one(doc! { "_id": 2 }).await.unwrap();
@@ -164,8 +157,7 @@ async fn documents_without_a_status_are_continued_from_the_stored_token() {
     assert_eq!(test.ids().await, [2_i64, 3].map(Bson::from));
 
     // A lost resume token: the collection is dropped.
-    let mut bridge = run(&[]);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     test.documents().drop().await.unwrap();
     let ended = bridge.until_ended(Duration::from_secs(30)).await;
     assert!(ended.code == Some(1) && ended.stderr.contains("cannot be resumed"), "{ended}");
@@ -175,8 +167,7 @@ async fn documents_without_a_status_are_continued_from_the_stored_token() {
 async fn lost_stream_of_documents_with_a_status_leads_to_a_scan() {
     let test = source().await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 1)]).await;
-    let mut bridge = start(&test, None);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     test.documents().drop().await.unwrap();
     bridge.until_logged("there is no collection").await;
     test.insert(vec![namastack("b", "k", "NEW", 2), namastack("a", "k", "NEW", 3)]).await;
@@ -192,8 +183,7 @@ async fn lost_stream_of_documents_with_a_status_leads_to_a_scan() {
 async fn documents_of_another_handler_are_left_when_they_arrive() {
     let test = source().await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
-    let mut bridge = start(&test, None);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     let mut other = namastack("mail", "k", "NEW", 1);
     other.insert("handlerId", "mails");
     test.insert(vec![other, namastack("a", "k", "NEW", 2)]).await;
@@ -207,18 +197,14 @@ async fn documents_of_another_handler_are_left_when_they_arrive() {
 /// MongoDB has committed, and its answer does not say so.
 #[fixture::test]
 async fn copy_whose_commit_is_unknown_is_counted_once() {
-    let debezium = |id: i64| {
-        doc! {
-            "_id": id.to_string(), "aggregatetype": "Order", "aggregateid": "o", "type": "T", "payload": id,
-        }
-    };
     let with_status = |id: i64| namastack(&id.to_string(), "k", "NEW", id);
     for (preset, more, from) in
         [("namastack", &["adopt.handler=orders"][..], &[][..]), ("debezium", &[], &["--from", "0"])]
     {
         let (set, test) = own_set(preset, more).await;
         let has_status = preset == "namastack";
-        let documents = (0..4).map(|id| if has_status { with_status(id) } else { debezium(id) });
+        let documents = (0..4)
+            .map(|id| if has_status { with_status(id) } else { debezium(id.to_string(), "k") });
         test.insert(documents.collect()).await;
         let unsatisfiable =
             doc! { "code": 100, "codeName": "UnsatisfiableWriteConcern", "errmsg": "-" };
@@ -266,8 +252,7 @@ async fn bridge_reports_each_loss_of_its_lease() {
 async fn documents_that_arrive_one_by_one_are_copied_meanwhile() {
     let test = source().await;
     test.insert(vec![namastack("done", "k", "COMPLETED", 0)]).await;
-    let mut bridge = start(&test, None);
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     let mut written = 0_i64;
     while test.records().await.len() < 5 {
         assert!(written < 200, "nothing is copied while producers write");

@@ -42,8 +42,7 @@ impl History {
         source.insert(vec![namastack("done", "done", "COMPLETED", 0)]).await;
         let mut history =
             Self { set, source, stop: CancellationToken::new(), writers: JoinSet::new() };
-        let first = history.start("");
-        first.until_logged("receiving changes of the other outbox").await;
+        let first = history.source.receiving(&[]).await;
         for writer in 0..WRITERS {
             let late = writer == 0;
             let (documents, stop) = (history.source.documents(), history.stop.clone());

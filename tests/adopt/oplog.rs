@@ -8,11 +8,7 @@ use mongodb::Client;
 use crate::presets::namastack;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::replica_set::ReplicaSet;
-use crate::util::TestSource;
-
-fn debezium(id: i64) -> Document {
-    doc! { "_id": id, "aggregatetype": "Order", "aggregateid": "o", "type": "T", "payload": "{}" }
-}
+use crate::util::{TestSource, debezium};
 
 /// A source in a replica set of its own, whose oplog a test may overwrite.
 pub async fn own_set(preset: &'static str, more: &[&str]) -> (ReplicaSet, TestSource) {
@@ -48,11 +44,11 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
         let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.unwrap();
         hello.get_datetime("localTime").unwrap().timestamp_millis() / 1_000
     };
-    test.insert(vec![debezium(1)]).await;
+    test.insert(vec![debezium(1_i64, "k")]).await;
     let before = second().await;
     eventually("the next second", async || second().await > before).await;
     let from = DateTime::from_millis((before + 1) * 1_000).try_to_rfc3339_string().unwrap();
-    test.insert(vec![debezium(2), debezium(3)]).await;
+    test.insert(vec![debezium(2_i64, "k"), debezium(3_i64, "k")]).await;
     test.documents().delete_many(doc! {}).await.unwrap();
 
     let mut bridge = test.start(&["--old-relay-stopped", "--from", &from], "");
@@ -66,8 +62,7 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
 async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
     let (set, test) = own_set("namastack", &["adopt.handler=orders"]).await;
     test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
-    let mut bridge = test.start(&["--old-relay-stopped"], "");
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     bridge.stop().await;
     test.insert(vec![namastack("c", "k", "NEW", 3), namastack("b", "k", "NEW", 2)]).await;
     overwrite_oplog(set.direct(0)).await;
@@ -88,12 +83,11 @@ async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
 #[fixture::test]
 async fn overwritten_oplog_ends_the_bridge_of_documents_without_a_status() {
     let (set, test) = own_set("debezium", &[]).await;
-    test.insert(vec![debezium(1)]).await;
+    test.insert(vec![debezium(1_i64, "k")]).await;
     let from_now = ["--old-relay-stopped", "--from", "now"];
-    let mut bridge = test.start(&from_now, "");
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&from_now[1..]).await;
     bridge.stop().await;
-    test.insert(vec![debezium(2)]).await;
+    test.insert(vec![debezium(2_i64, "k")]).await;
     overwrite_oplog(set.direct(0)).await;
 
     // The same arguments do not start again without a word.

@@ -275,7 +275,7 @@ async fn debezium_documents_keep_their_topic_and_extended_json() {
 async fn koan_documents_are_copied_by_a_mapping() {
     let more = [
         "adopt.fields.key=EntityId",
-        "adopt.fields.type={EntityType}",
+        "adopt.fields.type==koan.{EntityType}.{Operation}",
         "adopt.fields.payload=PayloadJson",
         "adopt.fields.payload_form=json",
         "adopt.fields.headers=Headers",
@@ -285,13 +285,6 @@ async fn koan_documents_are_copied_by_a_mapping() {
         r#"adopt.fields.delivered=["Done"]"#,
         r#"adopt.fields.failed=["Dead"]"#,
     ];
-    let more = more.map(|one| {
-        if one.contains("{EntityType}") {
-            "adopt.fields.type==koan.{EntityType}.{Operation}"
-        } else {
-            one
-        }
-    });
     let test = TestSource::new("fields", &more).await;
     let document = |id: &str, status: &str, second: i64| {
         doc! {

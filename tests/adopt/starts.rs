@@ -8,14 +8,7 @@ use serde_json::json;
 
 use crate::support::outbox::{eventually, record};
 use crate::support::process::{Ended, Signal};
-use crate::util::TestSource;
-
-fn debezium(id: impl Into<Bson>, key: &str) -> bson::Document {
-    doc! {
-        "_id": id.into(), "aggregatetype": "orders", "aggregateid": key, "type": "Placed",
-        "payload": { "a": 1 },
-    }
-}
+use crate::util::{TestSource, debezium};
 
 const SOURCE_FIELDS: [&str; 5] = [
     "adopt.fields.key=k",
@@ -99,15 +92,13 @@ async fn another_mapping_scans_again() {
         doc! { "_id": 2, "k": "k", "p": 2, "s": "odd" },
     ])
     .await;
-    let mut bridge = test.start(&["--old-relay-stopped"], "");
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&[]).await;
     bridge.stop().await;
     assert_eq!(test.ids().await, [Bson::from(1_i64)]);
 
     test.more.push(r#"adopt.fields.undelivered=["new", "odd"]"#.to_owned());
-    let mut bridge = test.start(&["--old-relay-stopped"], "");
+    let mut bridge = test.receiving(&[]).await;
     test.until_copied(2).await;
-    bridge.until_logged("receiving changes of the other outbox").await;
     bridge.stop().await;
 
     // The same mapping continues.
@@ -238,8 +229,7 @@ async fn documents_inserted_before_their_collection_ends_are_copied() {
     let test = TestSource::new("debezium", &[]).await;
     test.insert(vec![debezium(1, "k")]).await;
     let from = ["--old-relay-stopped", "--from", "now"];
-    let mut bridge = test.start(&from, "");
-    bridge.until_logged("receiving changes of the other outbox").await;
+    let mut bridge = test.receiving(&from[1..]).await;
     bridge.stop().await;
     test.insert((2..=4).map(|id| debezium(id, "k")).collect()).await;
     test.documents().drop().await.unwrap();

@@ -1,12 +1,14 @@
 //! The source of a test, and what the bridge made of it.
 
+use std::process::Command;
+
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::Collection;
 
 use crate::support::environment::unique;
 use crate::support::outbox::{TestOutbox, eventually};
-use crate::support::process::{Ended, Postrider, call_with, command};
+use crate::support::process::{Ended, Postrider, command, finish};
 use crate::support::queue::mongo_settings;
 
 /// An outbox, and a collection of another one in the same database.
@@ -15,6 +17,14 @@ pub struct TestSource {
     pub collection: String,
     pub preset: &'static str,
     pub more: Vec<String>,
+}
+
+/// A document of Debezium's router.
+pub fn debezium(id: impl Into<Bson>, key: &str) -> Document {
+    doc! {
+        "_id": id.into(), "aggregatetype": "orders", "aggregateid": key, "type": "Placed",
+        "payload": { "a": 1 },
+    }
 }
 
 impl TestSource {
@@ -45,31 +55,31 @@ impl TestSource {
         [mongo_settings(&self.outbox.database), own, self.more.clone()].concat()
     }
 
-    /// The arguments of a bridge that runs on.
-    fn arguments(&self, more: &[&str]) -> Vec<String> {
-        let mut arguments: Vec<String> = ["adopt", "--preset", self.preset, "--output", "json"]
-            .iter()
-            .chain(more)
-            .map(|it| (*it).to_owned())
-            .collect();
+    fn command(&self, more: &[&str]) -> Command {
+        let arguments = ["adopt", "--preset", self.preset, "--output", "json"];
+        let mut command = command(&[&arguments[..], more].concat());
         for setting in self.settings() {
-            arguments.extend(["--set".to_owned(), setting]);
+            command.args(["--set", &setting]);
         }
-        arguments
+        command
     }
 
     /// Starts a bridge that runs on, with these fail points.
     pub fn start(&self, more: &[&str], fail_points: &str) -> Postrider {
-        let arguments = self.arguments(more);
-        let mut command = command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut command = self.command(more);
         command.env("FAILPOINTS", fail_points);
         Postrider::of(command)
     }
 
+    /// Starts a bridge that runs on, and waits until it has copied what is there.
+    pub async fn receiving(&self, more: &[&str]) -> Postrider {
+        let bridge = self.start(&[&["--old-relay-stopped"], more].concat(), "");
+        bridge.until_logged("receiving changes of the other outbox").await;
+        bridge
+    }
+
     pub async fn adopt(&self, more: &[&str]) -> Ended {
-        let arguments =
-            [&["adopt", "--preset", self.preset, "--output", "json"][..], more].concat();
-        call_with(&self.settings(), &arguments).await
+        finish(self.command(more)).await
     }
 
     pub async fn once(&self) -> serde_json::Value {
