@@ -1,10 +1,16 @@
 //! Reads of the feed.
 
+use std::time::Duration;
+
+use bson::{Document, doc};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
+use crate::limits::behind_a_proxy;
+use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually};
+use crate::support::process::Signal;
 
 const FEED: &str = "/v1/feed";
 
@@ -79,6 +85,48 @@ async fn page_waits_for_an_event_beyond_the_limit_of_requests() {
     assert_eq!(positions(&answer.body["items"]), [3], "{answer:?}");
     assert_eq!((positions(&ended.body["items"]), &ended.body["next"]), (vec![], &json!(3)));
     api.stop().await;
+}
+
+/// A process that reads MongoDB slowly, and a feed that a reader of rare events reads in 100 parts.
+async fn slow_with_a_long_feed(outbox: &TestOutbox, more: &[&str]) -> (Api, FaultProxy) {
+    let api = start(outbox, &[]).await;
+    append(&api, "order", "0", &["Placed"]).await;
+    until_head(&api, 1).await;
+    api.stop().await;
+    let database = outbox.client.database(&outbox.database);
+    let streams = database.collection::<Document>("order_event_stream");
+    let first = streams.find_one(doc! {}).await.unwrap().unwrap();
+    // A filtered read covers 10,000 positions.
+    let others = (1..=100_i64).map(|part| {
+        let (id, mut other) = (part.to_string(), first.clone());
+        other.extend(
+            doc! { "_id": &id, "aggregateId": &id, "requestId": &id, "position": part * 10_000 },
+        );
+        other
+    });
+    streams.insert_many(others).await.unwrap();
+    let state = database.collection::<Document>("postrider_feed");
+    state.update_one(doc! {}, doc! { "$set": { "head": 1_000_000_i64 } }).await.unwrap();
+    let (api, proxy) = behind_a_proxy(outbox, &[&["feed.enabled=true"], more].concat()).await;
+    proxy.delay(Duration::from_millis(20));
+    (api, proxy)
+}
+
+#[fixture::test]
+async fn wait_for_a_rare_event_ends_in_time_and_at_shutdown() {
+    let outbox = TestOutbox::new().await;
+    let (mut api, _proxy) = slow_with_a_long_feed(&outbox, &[]).await;
+
+    let in_time = api.get("/v1/feed?events=Paid&wait=300ms").await.body;
+    let waiting = api.request(Method::GET, "/v1/feed?events=Paid&wait=60s").send().await.unwrap();
+    api.postrider.signal(Signal::TERM);
+    let at_shutdown: Value = waiting.json().await.unwrap();
+
+    for page in [in_time, at_shutdown] {
+        assert_eq!((&page["items"], &page["head"]), (&json!([]), &json!(1_000_000)));
+        assert!((10_000..1_000_000).contains(&page["next"].as_i64().unwrap()), "{page}");
+    }
+    api.postrider.until_ended(Duration::from_secs(20)).await.with_code(0);
 }
 
 #[fixture::test]

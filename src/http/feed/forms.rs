@@ -86,7 +86,7 @@ impl FeedReader {
         Ok((kind, Body::from_stream(logged(stream::once(waiting)))).into_response())
     }
 
-    /// Reads on until a page has an event, or the time is over.
+    /// Reads on until a page has an event, the time is over, or the process stops.
     async fn wait(
         &self,
         feed: &Feed,
@@ -95,12 +95,14 @@ impl FeedReader {
         wait: Duration,
     ) -> Result<FeedPage, FeedError> {
         let until = Instant::now() + wait;
-        while page.items.is_empty() {
+        let stop = &self.state.stop;
+        // Without events the filter may pass over many pages.
+        while page.items.is_empty() && Instant::now() < until && !stop.is_cancelled() {
             if page.next >= page.head {
                 tokio::select! {
                     () = feed.wait_beyond(page.next) => {}
-                    () = tokio::time::sleep_until(until) => return Ok(page),
-                    () = self.state.stop.cancelled() => return Ok(page),
+                    () = tokio::time::sleep_until(until) => break,
+                    () = stop.cancelled() => break,
                 }
             }
             page = feed.page(Some(&page.feed), page.next, &self.filter, limit).await?;
