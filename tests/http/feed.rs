@@ -130,6 +130,25 @@ async fn wait_for_a_rare_event_ends_in_time_and_at_shutdown() {
 }
 
 #[fixture::test]
+async fn lines_are_a_concurrent_request_until_their_end() {
+    let outbox = TestOutbox::new().await;
+    let (api, proxy) = slow_with_a_long_feed(&outbox, &["api.max_concurrent=1"]).await;
+    let lines = api.request(Method::GET, "/v1/feed?events=Paid");
+    let lines = lines.header("accept", "application/x-ndjson").send().await.unwrap();
+
+    proxy.freeze();
+    let other = api.get("/openapi.json").await;
+    proxy.delay(Duration::ZERO);
+    proxy.open();
+
+    let lines: Value = lines.json().await.unwrap();
+    assert_eq!(lines["next"], 1_000_000);
+    other.is(503, "overloaded");
+    assert_eq!(api.get("/openapi.json").await.status, 200);
+    api.stop().await;
+}
+
+#[fixture::test]
 async fn lines_end_with_how_far_they_have_read() {
     let outbox = TestOutbox::new().await;
     let api = start(&outbox, &[]).await;

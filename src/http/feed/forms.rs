@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::events::Flaw;
 use crate::events::feed::{Feed, FeedError, FeedFilter, FeedPage};
+use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::telemetry::chain;
@@ -115,18 +116,19 @@ impl FeedReader {
         self,
         (id, after): Place,
         limit: Option<u32>,
+        permit: RequestPermit,
     ) -> Result<Response, Problem> {
         let feed = self.state.feed()?.clone();
         let mut left = limit.map_or(usize::MAX, |limit| limit as usize);
         let first = feed.page(id.as_deref(), after, &self.filter, left.min(PAGE)).await?;
         let end = first.head;
         left -= first.items.len();
-        let state = Some((first, left));
+        let state = Some((first, left, permit));
         let filter = self.filter;
         let pieces = stream::try_unfold(state, move |state| {
             let (feed, filter) = (feed.clone(), filter.clone());
             async move {
-                let Some((page, left)) = state else { return Ok::<_, FeedError>(None) };
+                let Some((page, left, permit)) = state else { return Ok::<_, FeedError>(None) };
                 if page.next >= end || left == 0 {
                     return Ok(Some((lines(&page, true), None)));
                 }
@@ -136,7 +138,7 @@ impl FeedReader {
                 let (next, text) = tokio::join!(reading, encoding);
                 let next = next?;
                 let left = left - next.items.len();
-                Ok(Some((text, Some((next, left)))))
+                Ok(Some((text, Some((next, left, permit)))))
             }
         });
         let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];

@@ -2,6 +2,7 @@
 
 mod forms;
 
+use axum::extract::Extension;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::{Deserialize, Deserializer};
@@ -13,6 +14,7 @@ use crate::events::Flaw;
 use crate::events::feed::{FeedError, FeedEvent, FeedFilter};
 use crate::events::json::checked;
 use crate::http::extract::{Call, NoParameters, ReadScope};
+use crate::http::middleware::RequestPermit;
 use crate::http::params::{Bounded, Limit, Wait};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -98,6 +100,7 @@ struct FeedAnswer {
 )]
 async fn read_feed(
     call: Call<ReadScope, NoParameters, FeedQuery>,
+    Extension(permit): Extension<RequestPermit>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let is_stream = accepts(&headers, "text/event-stream");
@@ -132,7 +135,7 @@ async fn read_feed(
     if is_stream {
         reader.events(place).await
     } else if is_lines {
-        reader.lines(place, limit).await
+        reader.lines(place, limit, permit).await
     } else {
         reader.page(place, limit.unwrap_or(DEFAULT_LIMIT), wait.unwrap_or_default().0).await
     }
