@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -28,7 +28,9 @@ pub struct RequestPermit(#[expect(dead_code, reason = "held, not read")] Arc<Own
 /// Runs around all other layers.
 pub(super) async fn surround(State(shared): State<Api>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
-    let advice = retry_advice(request.method(), request.uri().path());
+    // The template: in the path itself an id may look like a call.
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let advice = retry_advice(request.method(), route);
     let span = info_span!("request", request_id = id);
     let answered = within_limits(&shared, request, next).instrument(span).await;
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);

@@ -306,18 +306,18 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// What the client of an unconfirmed request should do.
-pub fn retry_advice(method: &Method, path: &str) -> &'static str {
-    let area = path.strip_prefix("/v1/").unwrap_or_default();
+/// What the client of an unconfirmed request should do, by the template of its path.
+pub fn retry_advice(method: &Method, route: &str) -> &'static str {
+    let area = route.strip_prefix("/v1/").unwrap_or_default();
     let is_query =
-        path.starts_with("/wow/") || path.ends_with("/query") || path.ends_with("/count");
+        route.starts_with("/wow/") || route.ends_with("/query") || route.ends_with("/count");
     if method == Method::GET || (method == Method::POST && is_query) {
         "retry"
     } else if area.starts_with("aggregates/") {
         "whether it was written is unknown; retry with the same body, which takes effect once"
     } else if area.starts_with("prepare/") {
         "whether the key was changed is unknown; read it"
-    } else if area.starts_with("subscriptions/") && area.ends_with("/ack") {
+    } else if area.ends_with("/ack") || area.ends_with("/park") {
         "whether it was acknowledged is unknown; repeat it, which has no other effect"
     } else if area == "outbox/records" {
         "whether the record was enqueued is unknown; retry with the same id, since without an id a \
@@ -346,22 +346,24 @@ mod tests {
 
     #[test]
     fn retry_advice_depends_on_the_kind_of_request() {
-        for (method, path, expected) in [
+        for (method, route, expected) in [
             (Method::GET, "/v1/outbox/records", "retry"),
-            (Method::POST, "/v1/aggregates/order/events/query", "retry"),
-            (Method::POST, "/v1/aggregates/order/snapshots/count", "retry"),
-            (Method::POST, "/wow/order/snapshot/list", "retry"),
-            (Method::POST, "/v1/aggregates/order/1/events", "same body"),
-            (Method::PUT, "/v1/aggregates/order/1/snapshot", "same body"),
-            (Method::DELETE, "/v1/prepare/name/ada", "the key was changed is unknown; read it"),
+            (Method::POST, "/v1/aggregates/{name}/events/query", "retry"),
+            (Method::POST, "/v1/aggregates/{name}/snapshots/count", "retry"),
+            (Method::POST, "/wow/{name}/snapshot/list", "retry"),
+            (Method::POST, "/v1/aggregates/{name}/{id}/events", "same body"),
+            (Method::PUT, "/v1/aggregates/{name}/{id}/snapshot", "same body"),
+            (Method::DELETE, "/v1/prepare/{name}/{key}", "the key was changed is unknown; read it"),
+            (Method::POST, "/v1/subscriptions/{name}/ack", "repeat it"),
+            (Method::POST, "/v1/subscriptions/{name}/park", "repeat it"),
             (Method::POST, "/v1/outbox/records", "without an id"),
-            (Method::POST, "/v1/outbox/records/1/requeue", "read the current state"),
+            (Method::POST, "/v1/outbox/records/{id}/requeue", "read the current state"),
             (Method::POST, "/v1/relay/pause", "read the current state"),
         ] {
-            let advice = retry_advice(&method, path);
+            let advice = retry_advice(&method, route);
 
-            assert!(advice.contains(expected), "{path}: {advice}");
-            assert_eq!(advice == "retry", expected == "retry", "{path}: {advice}");
+            assert!(advice.contains(expected), "{route}: {advice}");
+            assert_eq!(advice == "retry", expected == "retry", "{route}: {advice}");
         }
     }
 }

@@ -36,6 +36,9 @@ async fn slow_request_times_out() {
     let enqueued = api.post("/v1/outbox/records", &json!({ "type": "T", "payload": 1 })).await;
     enqueued.is(503, "unavailable");
     assert!(enqueued.text.contains("without an id"), "{enqueued:?}");
+    let reserved = api.post("/v1/prepare/username/count", &json!({ "value": 1 })).await;
+    reserved.is(503, "unavailable");
+    assert!(reserved.text.contains("the key was changed is unknown; read it"), "{reserved:?}");
     proxy.open();
     api.stop().await;
 }
