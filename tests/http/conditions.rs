@@ -160,6 +160,7 @@ async fn read_is_304_while_the_version_is_the_same() {
                 (304, "", "\"2\""),
                 "{path} {known}"
             );
+            assert_eq!(same.header("vary"), if path == EVENTS { "Accept" } else { "" });
         }
         for known in ["\"1\"", "2", "\"20\""] {
             let other = read(&api, path, known).await;

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::Extension;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -21,6 +21,9 @@ use crate::http::stream::{ListForm, streamed};
 
 /// Aggregates of one answer, by default.
 const DEFAULT_AGGREGATES: u32 = 100;
+
+/// The list has two forms.
+const VARY: [(HeaderName, &str); 1] = [(header::VARY, "Accept")];
 
 /// Which events to list.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -93,7 +96,7 @@ pub(super) async fn list_events(
     let version = events.check_open(&path.name, &path.id).await?;
     let tag = EntityTag(version);
     if tag.is_known_to(&headers) {
-        return Ok(tag.not_modified());
+        return Ok((VARY, tag.not_modified()).into_response());
     }
     // What is appended from now on is not part of the version of the answer.
     let last = range.to_version.map_or(version, |last| last.min(version));
@@ -101,7 +104,7 @@ pub(super) async fn list_events(
     let found = events.load_open(&path.name, &path.id, &range).await?;
     let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), Some(stream))));
     let list = streamed(found, limit, ListForm::accepted(&headers), permit).await?;
-    Ok((tag.header(), [(header::VARY, "Accept")], list).into_response())
+    Ok((tag.header(), VARY, list).into_response())
 }
 
 /// Read the append of a version
