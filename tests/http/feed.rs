@@ -235,6 +235,31 @@ async fn wrong_input_is_refused_with_all_its_fields() {
 }
 
 #[fixture::test]
+async fn next_of_parked_events_is_null_at_the_end() {
+    let outbox = TestOutbox::new().await;
+    let api = start(&outbox, &[]).await;
+    append(&api, "order", "1", &["Placed", "Paid"]).await;
+    until_head(&api, 2).await;
+    let created = api.post("/v1/subscriptions", &json!({ "name": "all", "kind": "pull" })).await;
+    assert_eq!(created.status, 201, "{created:?}");
+    let lease = api.get("/v1/subscriptions/all/events?member=m").await.body["lease"].clone();
+    for position in [1, 2] {
+        let event = json!({ "lease": lease, "position": position, "reason": "odd" });
+        assert_eq!(api.post("/v1/subscriptions/all/park", &event).await.status, 200);
+    }
+
+    let page = async |query: &str| {
+        let page = api.get(&format!("/v1/subscriptions/all/parked?{query}")).await.body;
+        (positions(&page["items"]), page["next"].clone())
+    };
+
+    assert_eq!(page("limit=1").await, (vec![1], json!("1")));
+    assert_eq!(page("limit=1&after=1").await, (vec![2], Value::Null));
+    assert_eq!(page("limit=2").await, (vec![1, 2], Value::Null));
+    api.stop().await;
+}
+
+#[fixture::test]
 async fn feed_that_is_not_enabled_is_not_found() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;

@@ -260,9 +260,15 @@ pub(super) async fn list_parked_events(
     let limit = call.query.limit.map_or(DEFAULT_PARKED, |limit| limit.0);
     let outbox = &call.state.services()?.collections;
     let name = call.path.name.as_str();
-    let items = call.state.subscriptions()?.parked(outbox, name, after, limit).await?;
+    let subscriptions = call.state.subscriptions()?;
+    let items = subscriptions.parked(outbox, name, after, limit).await?;
     let is_full = items.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-    let next = items.last().filter(|_| is_full).map(|last| last.position.to_string());
+    let mut next = None;
+    if let Some(last) = items.last().filter(|_| is_full) {
+        // (One more item would not do: of a push subscription several can have the last position.)
+        let more = subscriptions.parked(outbox, name, last.position, 1).await?;
+        next = (!more.is_empty()).then(|| last.position.to_string());
+    }
     Ok(Json(Listed { items, next, note: None }))
 }
 
