@@ -162,10 +162,11 @@ impl FromRequest<Api> for NoBody {
         match bytes(request, shared.max_body).await {
             Ok(bytes) if bytes.is_empty() => Ok(Self),
             Ok(bytes) if serde_json::from_slice(&bytes).is_ok_and(is_empty) => Ok(Self),
-            _ => Err(Problem::wrong(
+            Ok(_) => Err(Problem::wrong(
                 "",
                 "this request accepts no body; use its path and query parameters",
             )),
+            Err(problem) => Err(problem),
         }
     }
 }

@@ -51,6 +51,21 @@ async fn body_without_a_length_is_limited() {
 }
 
 #[fixture::test]
+async fn body_of_a_request_without_one_has_the_code_of_its_error() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.max_body=1KiB"]).await;
+    let pause = "/v1/relay/pause";
+
+    api.post(pause, &json!({ "reason": "x".repeat(1 << 10) })).await.is(413, "payload_too_large");
+    assert_eq!(api.post(pause, &json!({ "reason": "x" })).await.wrong(), [""]);
+    let head = format!("POST {pause} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+    let broken = format!("{head}transfer-encoding: chunked\r\n\r\nno length\r\n");
+    let broken = converse(api.connect().await, &broken).await;
+    assert!(broken.starts_with("HTTP/1.1 400 ") && broken.contains("malformed_json"), "{broken}");
+    api.stop().await;
+}
+
+#[fixture::test]
 async fn all_flaws_of_a_request_are_reported() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;

@@ -90,7 +90,7 @@ pub(super) struct RequeueQuery {
     responses(
         (status = 200, description = "the record was requeued", body = RequeueAnswer),
         (status = 404, description = "`not_found`: no record has this id"),
-        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is not dead (or, with `redeliver`, not done)"),
+        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is not dead (or, with `redeliver`, not done); `too_large`: it has no room for the change; `refused`: MongoDB refused the change"),
     ),
 )]
 pub(super) async fn requeue_outbox_record(
