@@ -1,7 +1,7 @@
 //! Commands: bodies of which headers can have members in place of the body.
 
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
 use bson::{Bson, Document};
 use utoipa::IntoParams;
 
@@ -11,14 +11,14 @@ use crate::events::json::{
 use crate::events::{Expected, Flaw};
 use crate::http::entity_tag::{append_condition, refuse_conditions};
 use crate::http::extract::read_json;
+use crate::http::headers::read_single;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::names::check_id;
 
 /// The header in place of `requestId` (draft-ietf-httpapi-idempotency-key-header).
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 
-const KEY: &str = "Idempotency-Key";
 const REQUEST_ID: &str = "requestId";
 const EXPECTED_VERSION: &str = "expectedVersion";
 
@@ -87,19 +87,17 @@ impl FromRequest<Api> for AppendCommand {
 
 /// Reads the header `Idempotency-Key`: a string in quotes, as the draft has it, or the text itself.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Flaw> {
-    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(Flaw::new(KEY, "appears twice"));
+    let Some(text) = read_single(headers, IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let refused =
+        || Flaw::new(IDEMPOTENCY_KEY, "must be printable ASCII, in double quotes or without");
+    if !text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        return Err(refused());
     }
-    let is_printable = |text: &&str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
-    let refused = || Flaw::new(KEY, "must be printable ASCII, in double quotes or without");
-    let text = value.to_str().ok().filter(is_printable).map(str::trim).ok_or_else(refused)?;
     let key = match text.strip_prefix('"') {
         Some(quoted) => unquoted(quoted).ok_or_else(refused)?,
         None => text.to_owned(),
     };
-    check_id(&key).map_err(|rule| Flaw::new(KEY, rule.to_string()))?;
+    check_id(&key).map_err(|rule| Flaw::new(IDEMPOTENCY_KEY, rule.to_string()))?;
     Ok(Some(key))
 }
 
@@ -123,7 +121,7 @@ fn complete_request_id(body: &mut Document, key: Result<Option<String>, Flaw>) -
         (Err(flaw), own) => {
             if own.is_none() {
                 // A placeholder: the id is not missing, but invalid.
-                body.insert(REQUEST_ID, KEY);
+                body.insert(REQUEST_ID, IDEMPOTENCY_KEY);
             }
             Some(flaw)
         }
@@ -181,7 +179,7 @@ mod tests {
     fn key(values: &[&str]) -> Result<Option<String>, Flaw> {
         let mut headers = HeaderMap::new();
         for value in values {
-            headers.append(IDEMPOTENCY_KEY, value.parse().unwrap());
+            headers.append("idempotency-key", value.parse().unwrap());
         }
         idempotency_key(&headers)
     }
@@ -212,7 +210,7 @@ mod tests {
             &["a", "a"],
             &[&long],
         ] {
-            assert_eq!(key(values).unwrap_err().field, KEY, "{values:?}");
+            assert_eq!(key(values).unwrap_err().field, IDEMPOTENCY_KEY, "{values:?}");
         }
     }
 

@@ -8,6 +8,10 @@ use serde::Serialize;
 use utoipa::IntoParams;
 
 use crate::events::{Expected, Flaw};
+use crate::http::headers::read_single;
+
+const IF_MATCH: &str = "If-Match";
+const IF_NONE_MATCH: &str = "If-None-Match";
 
 /// The header of an answer that shows a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,45 +87,40 @@ pub struct AppendCondition {
 ///
 /// Both headers, or another value than those of [`AppendCondition`].
 pub fn append_condition(headers: &HeaderMap) -> Result<Option<Expected>, Flaw> {
-    let is_match = headers.contains_key(header::IF_MATCH);
-    if headers.contains_key(header::IF_NONE_MATCH) {
-        return match one(headers, &header::IF_NONE_MATCH) {
-            _ if is_match => Err(Flaw::new("If-None-Match", "conflicts with If-Match; remove one")),
-            Some("*") => Ok(Some(Expected::None)),
-            _ => Err(Flaw::new("If-None-Match", "must be *: the aggregate must not exist")),
-        };
-    }
-    if !is_match {
-        return Ok(None);
-    }
-    let expected = match one(headers, &header::IF_MATCH) {
-        Some("*") => Some(Expected::Exists),
-        Some(tag) => version(tag).map(Expected::Exact),
-        None => None,
+    let (matched, unmatched) =
+        (read_single(headers, IF_MATCH)?, read_single(headers, IF_NONE_MATCH)?);
+    let expected = match (matched, unmatched) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            return Err(Flaw::new(IF_NONE_MATCH, "conflicts with If-Match; remove one"));
+        }
+        (None, Some("*")) => Expected::None,
+        (None, Some(_)) => {
+            return Err(Flaw::new(IF_NONE_MATCH, "must be *: the aggregate must not exist"));
+        }
+        (Some("*"), None) => Expected::Exists,
+        (Some(tag), None) => Expected::Exact(version(tag).ok_or_else(|| {
+            let refused =
+                "must be one version in double quotes, such as \"7\", or *: the aggregate must \
+                 exist; a weak tag or several tags are not accepted";
+            Flaw::new(IF_MATCH, refused)
+        })?),
     };
-    let refused = "must be one version in double quotes, such as \"7\", or *: the aggregate must exist; \
-                   a weak tag or several tags are not accepted";
-    expected.map(Some).ok_or_else(|| Flaw::new("If-Match", refused))
+    Ok(Some(expected))
 }
 
 /// The flaws of a request without conditions that has one: it must not be ignored.
 pub fn refuse_conditions(headers: &HeaderMap) -> Vec<Flaw> {
-    let conditions = [("If-Match", header::IF_MATCH), ("If-None-Match", header::IF_NONE_MATCH)];
-    let given = conditions.into_iter().filter(|(_, header)| headers.contains_key(header));
+    let given = [IF_MATCH, IF_NONE_MATCH].into_iter().filter(|name| headers.contains_key(*name));
     let refused = "this call accepts no condition; remove the header";
-    given.map(|(name, _)| Flaw::new(name, refused)).collect()
-}
-
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter();
-    let text = values.next()?.to_str().ok()?;
-    values.next().is_none().then(|| text.trim())
+    given.map(|name| Flaw::new(name, refused)).collect()
 }
 
 fn version(tag: &str) -> Option<i64> {
     let digits = tag.strip_prefix('"')?.strip_suffix('"')?;
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|_| is_number)
+    let version = digits.parse::<i64>().ok()?;
+    // Without signs and leading zeros.
+    (version >= 0 && version.to_string() == digits).then_some(version)
 }
 
 #[cfg(test)]
@@ -158,6 +157,8 @@ mod tests {
             (&[("if-match", "\"7\""), ("if-match", "\"7\"")], "If-Match"),
             (&[("if-match", "\"-1\"")], "If-Match"),
             (&[("if-match", "\"+1\"")], "If-Match"),
+            (&[("if-match", "\"-0\"")], "If-Match"),
+            (&[("if-match", "\"007\"")], "If-Match"),
             (&[("if-match", "\"\"")], "If-Match"),
             (&[("if-match", "\"9223372036854775808\"")], "If-Match"),
             (&[("if-match", "\"abc\"")], "If-Match"),

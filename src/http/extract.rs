@@ -8,7 +8,6 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
 use bson::Document;
 use http_body_util::LengthLimitError;
 use percent_encoding::percent_decode_str;
@@ -19,6 +18,7 @@ use crate::events::Flaw;
 use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_completed};
 use crate::http::auth::Scope;
 use crate::http::entity_tag::refuse_conditions;
+use crate::http::headers::read_valid;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 
@@ -72,7 +72,8 @@ impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestPart
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Api) -> Result<Self, Problem> {
-        let actor = shared.tokens.admit(S::SCOPE, header(&parts.headers, AUTHORIZATION))?;
+        let actor =
+            shared.tokens.admit(S::SCOPE, read_valid(&parts.headers, AUTHORIZATION.as_str()))?;
         let path = RawPathParams::from_request_parts(parts, shared).await;
         let path = path.map_err(|_| Problem::wrong("path", "is not valid UTF-8"))?;
         let path = path.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
@@ -110,10 +111,6 @@ fn decoded(text: &str) -> Option<String> {
     percent_decode_str(&spaces).decode_utf8().ok().map(Cow::into_owned)
 }
 
-fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
-}
-
 /// A body that is a JSON object.
 #[derive(Debug)]
 pub struct Body<T>(pub T);
@@ -133,7 +130,7 @@ pub(super) async fn read_json<T: RequestBody>(
     shared: &Api,
     complete: impl FnOnce(&mut Document) -> Vec<Flaw>,
 ) -> Result<T, Problem> {
-    let kind = header(request.headers(), CONTENT_TYPE).unwrap_or_default();
+    let kind = read_valid(request.headers(), CONTENT_TYPE.as_str()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default();
     if !kind.trim().eq_ignore_ascii_case("application/json") {
         return Err(Problem::unsupported_media_type());
@@ -173,7 +170,7 @@ impl FromRequest<Api> for NoBody {
 
 async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
     let too_large = || Problem::too_large(format!("a body must have at most {limit} bytes"));
-    let length = header(request.headers(), CONTENT_LENGTH);
+    let length = read_valid(request.headers(), CONTENT_LENGTH.as_str());
     if length.and_then(|text| text.parse::<usize>().ok()).is_some_and(|length| length > limit) {
         return Err(too_large());
     }

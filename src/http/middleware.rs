@@ -12,6 +12,7 @@ use tracing::{Instrument, error, info_span, warn};
 use uuid::Uuid;
 
 use crate::failpoint;
+use crate::http::headers::read_valid;
 use crate::http::problem::{Problem, retry_advice};
 use crate::http::state::Api;
 
@@ -80,7 +81,7 @@ pub(super) fn answer_panic(_: Box<dyn Any + Send>) -> Response {
 
 /// The client's own id where it has up to 128 printable characters, else a new one.
 fn request_id(headers: &HeaderMap) -> String {
-    let own = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let own = read_valid(headers, REQUEST_ID.as_str());
     let is_printable = |id: &&str| {
         (1..=MAX_ID_BYTES).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
     };

@@ -4,7 +4,7 @@
 //! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
 //!   → metrics                                                       metrics
 //!   → request id, permit, time limit, panics                        middleware
-//!     → route → Call<scope, path, query>, Body, Command: types      extract, params, auth, command
+//!     → route → Call<scope, path, query>, Body, Command: types      extract, headers, params, auth, command
 //!       → the call                        events, snapshots, queries, prepare, outbox, fleet
 //!     ← a type as JSON, or problem+json           list, stream, stored, entity_tag, problem
 //! ```
@@ -20,6 +20,7 @@ mod events;
 mod extract;
 mod feed;
 mod fleet;
+mod headers;
 mod list;
 mod location;
 mod metrics;

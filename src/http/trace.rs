@@ -3,6 +3,7 @@
 use axum::http::HeaderMap;
 
 use crate::events::Trace;
+use crate::http::headers::read_valid;
 
 /// The header that names the request's span.
 pub const PARENT: &str = "traceparent";
@@ -15,9 +16,7 @@ const MAX_STATE_BYTES: usize = 512;
 
 /// Reads the well-formed headers; `tracestate` requires `traceparent`.
 pub fn read(headers: &HeaderMap) -> Trace {
-    let one = headers.get_all(PARENT).iter().collect::<Vec<_>>();
-    let [parent] = one.as_slice() else { return Trace::default() };
-    let Some(parent) = parent.to_str().ok().filter(|text| is_parent(text)) else {
+    let Some(parent) = read_valid(headers, PARENT).filter(|text| is_parent(text)) else {
         return Trace::default();
     };
     let mut found = Trace { parent: Some(parent.to_owned()), state: None };

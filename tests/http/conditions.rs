@@ -98,6 +98,7 @@ async fn invalid_condition_is_refused_with_what_is_accepted() {
         (&[("if-match", "\"1\", \"2\"")], json!(null), "If-Match", "several tags"),
         (&[("if-match", "1")], json!(null), "If-Match", "such as \"7\""),
         (&[("if-match", "\"x\"")], json!(1), "If-Match", "such as \"7\""),
+        (&[("if-match", "\"007\"")], json!(null), "If-Match", "such as \"7\""),
         (&[("if-none-match", "\"1\"")], json!(null), "If-None-Match", "must be *"),
         (
             &[("if-match", "\"1\""), ("if-none-match", "*")],

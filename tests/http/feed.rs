@@ -224,6 +224,10 @@ async fn wrong_input_is_refused_with_all_its_fields() {
     assert_eq!(wrong.wrong(), ["aggregates", "events", "wait"]);
     assert_eq!(numbers.wrong(), ["after", "limit", "unknown", "wait"]);
     assert_eq!(stream.wrong(), ["Last-Event-ID", "wait", "limit"]);
+    let id = format!("{}:0", api.get(FEED).await.body["feed"].as_str().unwrap());
+    let twice = api.request(Method::GET, FEED).header("accept", "text/event-stream");
+    let twice = twice.header("last-event-id", &id).header("last-event-id", &id).send().await;
+    assert_eq!(twice.unwrap().status(), 422);
     api.get("/v1/feed?after=2").await.is(409, "position_ahead");
     api.get("/v1/feed?after=1&feed=other").await.is(409, "wrong_feed");
     let first = api.request(Method::GET, FEED).header("accept", "text/event-stream");

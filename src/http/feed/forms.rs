@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::events::Flaw;
 use crate::events::feed::{Feed, FeedError, FeedFilter, FeedPage};
+use crate::http::headers::read_single;
 use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -24,7 +25,7 @@ const PAGE: usize = 1_000;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The header that continues a stream.
-const LAST_EVENT_ID: &str = "last-event-id";
+const LAST_EVENT_ID: &str = "Last-Event-ID";
 
 /// Where to continue: `<feed>:<position>`.
 #[derive(Debug, PartialEq)]
@@ -35,15 +36,12 @@ pub(super) struct LastEventId {
 
 impl LastEventId {
     /// Reads the header, if there is one.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Result<Self, Flaw>> {
-        let text = headers.get(LAST_EVENT_ID)?;
-        let id = text.to_str().ok().and_then(|text| {
-            let (feed, position) = text.rsplit_once(':')?;
-            let position = position.parse().ok().filter(|position| *position >= 0)?;
-            Some(Self { feed: feed.to_owned(), position })
-        });
-        let wrong = || Flaw::new("Last-Event-ID", "must be <feed>:<position>, the id of an event");
-        Some(id.ok_or_else(wrong))
+    pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, Flaw> {
+        let Some(text) = read_single(headers, LAST_EVENT_ID)? else { return Ok(None) };
+        let wrong = || Flaw::new(LAST_EVENT_ID, "must be <feed>:<position>, the id of an event");
+        let (feed, position) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let position = position.parse().ok().filter(|position| *position >= 0);
+        Ok(Some(Self { feed: feed.to_owned(), position: position.ok_or_else(wrong)? }))
     }
 }
 
@@ -248,17 +246,15 @@ mod tests {
             ("f:-1", None),
             ("f:x", None),
         ] {
-            let headers = HeaderMap::from_iter([(
-                header::HeaderName::from_static(LAST_EVENT_ID),
-                text.parse().unwrap(),
-            )]);
+            let name = LAST_EVENT_ID.parse().unwrap();
+            let headers = HeaderMap::from_iter([(name, text.parse().unwrap())]);
 
-            let id = LastEventId::of(&headers).unwrap().ok();
+            let id = LastEventId::of(&headers).ok().flatten();
 
             let expected =
                 expected.map(|(feed, position)| LastEventId { feed: feed.into(), position });
             assert_eq!(id, expected, "{text}");
         }
-        assert!(LastEventId::of(&HeaderMap::new()).is_none());
+        assert_eq!(LastEventId::of(&HeaderMap::new()), Ok(None));
     }
 }

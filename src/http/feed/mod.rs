@@ -111,9 +111,10 @@ async fn read_feed(
     let filter = FeedFilter { aggregates, events, tenant_id };
     let mut flaws = Vec::new();
     let mut place = (feed, after.map_or(0, |after| after.0));
-    if is_stream && let Some(id) = LastEventId::of(&headers) {
-        match id {
-            Ok(LastEventId { feed, position }) => place = (Some(feed), position),
+    if is_stream {
+        match LastEventId::of(&headers) {
+            Ok(Some(LastEventId { feed, position })) => place = (Some(feed), position),
+            Ok(None) => {}
             Err(flaw) => flaws.push(flaw),
         }
     }

@@ -184,7 +184,7 @@ pub(super) async fn enqueue_outbox_record(
         // Ignored, it would promise what this call does not do.
         let refused =
             "this call accepts none; send an id: a repeated request with it enqueues nothing";
-        return Err(Problem::wrong("Idempotency-Key", refused));
+        return Err(Problem::wrong(IDEMPOTENCY_KEY, refused));
     }
     let services = call.state.services()?;
     let now = ServerClock::asked(services.collections.database()).await?;

@@ -20,6 +20,7 @@ use crate::events::query::{
     FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, QueryScope, Target,
 };
 use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::headers::read_single;
 use crate::http::middleware::RequestPermit;
 use crate::http::params::Bounded;
 use crate::http::problem::Problem;
@@ -123,18 +124,9 @@ type WowCall = Call<ReadScope, WowPath>;
 ///
 /// A header occurs twice, or is not ASCII. If it were ignored, a client would see documents of others.
 fn scope(path: &WowPath, headers: &HeaderMap) -> Result<QueryScope, Problem> {
-    let header = |name: &str| {
-        let mut values = headers.get_all(name).iter();
-        match (values.next(), values.next()) {
-            (None, _) => Ok(None),
-            (Some(value), None) => match value.to_str() {
-                Ok(id) => Ok(Some(id.to_owned())),
-                Err(_) => {
-                    Err(Problem::wrong(name, "is not ASCII; set the tenant or owner in the path"))
-                }
-            },
-            (Some(_), Some(_)) => Err(Problem::wrong(name, "appears twice; remove one of the two")),
-        }
+    let header = |name: &str| match read_single(headers, name) {
+        Ok(id) => Ok(id.map(str::to_owned)),
+        Err(flaw) => Err(Problem::invalid(vec![flaw])),
     };
     let (tenant, owner) = (header("command-tenant-id")?, header("command-owner-id")?);
     Ok(QueryScope {
