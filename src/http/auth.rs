@@ -86,7 +86,7 @@ impl Tokens {
     /// No known token, or one without the scope.
     pub(super) fn admit(&self, scope: Scope, presented: Option<&str>) -> Result<Arc<str>, Problem> {
         if self.is_empty() {
-            return Ok("anybody".into());
+            return Ok("anonymous".into());
         }
         let token = presented.and_then(bearer);
         let holder = token.and_then(|token| self.find(token)).ok_or_else(Problem::unauthorized)?;

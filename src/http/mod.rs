@@ -5,7 +5,7 @@
 //!   → metrics                                                       metrics
 //!   → request id, permit, time limit, panics                        middleware
 //!     → route → Call<scope, path, query>, Body, Command: types      extract, headers, params, auth, command
-//!       → the call                        events, snapshots, queries, prepare, outbox, fleet
+//!       → the call        events, snapshots, queries, feed, subscriptions, prepare, outbox, fleet
 //!     ← a type as JSON, or problem+json           list, stream, stored, entity_tag, problem
 //! ```
 //!

@@ -139,7 +139,7 @@ async fn prepare_key(
     let end = end(&call.state, body.ttl, body.ttl_at).await?;
     let (name, value) = (keys.name(), body.value.0);
     if !keys.prepare(key.as_str(), &value, end.map_or(Ttl::Forever, Ttl::At)).await? {
-        let detail = format!("{name} {:?} is already taken", key.as_str());
+        let detail = format!("{name} {:?} is already reserved", key.as_str());
         return Err(Problem::conflict(ProblemCode::AlreadyPrepared, detail));
     }
     debug!(actor = &*call.actor, name = name.as_str(), key = key.as_str(), "prepared a key");
@@ -156,7 +156,7 @@ async fn prepare_key(
 )]
 async fn get_prepared_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
     let (keys, key) = keys(&call.state, call.path)?;
-    let held = keys.get(key.as_str()).await?.ok_or_else(|| not_taken(&keys, &key))?;
+    let held = keys.get(key.as_str()).await?.ok_or_else(|| not_reserved(&keys, &key))?;
     Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
 }
 
@@ -265,7 +265,7 @@ async fn end(
 fn check(outcome: KeyOutcome, keys: &PrepareKey, key: &IdText) -> Result<(), Problem> {
     match outcome {
         KeyOutcome::Done => Ok(()),
-        KeyOutcome::NotHeld => Err(not_taken(keys, key)),
+        KeyOutcome::NotReserved => Err(not_reserved(keys, key)),
         KeyOutcome::Differs => {
             let detail = format!("{} {:?} has another value", keys.name(), key.as_str());
             Err(Problem::conflict(ProblemCode::ValueMismatch, detail))
@@ -273,8 +273,8 @@ fn check(outcome: KeyOutcome, keys: &PrepareKey, key: &IdText) -> Result<(), Pro
     }
 }
 
-fn not_taken(keys: &PrepareKey, key: &IdText) -> Problem {
-    Problem::not_found(format!("{} {:?} is not taken", keys.name(), key.as_str()))
+fn not_reserved(keys: &PrepareKey, key: &IdText) -> Problem {
+    Problem::not_found(format!("{} {:?} is not reserved", keys.name(), key.as_str()))
 }
 
 impl From<PrepareError> for Problem {

@@ -71,10 +71,10 @@ pub struct Prepared<V = Bson> {
 pub enum KeyOutcome {
     /// It was changed.
     Done,
-    /// It is held with another value than expected.
+    /// It is reserved with another value than expected.
     Differs,
-    /// It is not held.
-    NotHeld,
+    /// It is not reserved.
+    NotReserved,
 }
 
 /// A change of a key that is held.
@@ -220,7 +220,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         let Some(expected) = expected else {
             let keys = self.ready().await?;
             let is_done = self.change(&keys, while_held(key), &change).await?;
-            return Ok(if is_done { KeyOutcome::Done } else { KeyOutcome::NotHeld });
+            return Ok(if is_done { KeyOutcome::Done } else { KeyOutcome::NotReserved });
         };
         self.change_if_equal(key, None, &encode(expected)?, change).await
     }
@@ -265,7 +265,7 @@ impl<V: Serialize + DeserializeOwned + 'static> PrepareKey<V> {
         };
         for _ in 0..MAX_TRIES {
             let Some(found) = self.read(held.clone()).await? else {
-                return Ok(KeyOutcome::NotHeld);
+                return Ok(KeyOutcome::NotReserved);
             };
             if !values_equal(&found.value, expected) {
                 return Ok(KeyOutcome::Differs);
