@@ -183,7 +183,7 @@ func header(message *kgo.Record, name string) string {
 	return ""
 }
 
-// consume handles messages, those of a partition in their order, and commits their offsets afterwards.
+// consume handles messages, those of a partition in their order, and commits the offset of each one after its effect.
 func consume(ctx context.Context, db *mongo.Database, kafka *kgo.Client) error {
 	proven := make(proven)
 	for {
@@ -191,14 +191,13 @@ func consume(ctx context.Context, db *mongo.Database, kafka *kgo.Client) error {
 		if err := fetches.Err(); err != nil {
 			return err
 		}
-		messages := fetches.Records()
-		for _, message := range messages {
+		for _, message := range fetches.Records() {
 			if err := handle(ctx, db, kafka, proven, message); err != nil {
-				return err // Kafka delivers all since the last commit again
+				return err // Kafka delivers the message again
 			}
-		}
-		if err := kafka.CommitRecords(ctx, messages...); err != nil {
-			return err
+			if err := kafka.CommitRecords(ctx, message); err != nil {
+				return err
+			}
 		}
 		kafka.AllowRebalance() // not before: another member would begin with messages that are handled here
 	}

@@ -31,9 +31,11 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -187,8 +189,10 @@ public final class KafkaReceiver {
             while (true) {
                 for (ConsumerRecord<String, byte[]> message : consumer.poll(Duration.ofSeconds(1))) {
                     handler.handle(message);
+                    TopicPartition partition = new TopicPartition(message.topic(), message.partition());
+                    OffsetAndMetadata next = new OffsetAndMetadata(message.offset() + 1);
+                    consumer.commitSync(Map.of(partition, next)); // After the commit of MongoDB.
                 }
-                consumer.commitSync(); // After the commits of MongoDB.
             }
         } catch (WakeupException e) {
             System.out.println("stopped");

@@ -131,6 +131,23 @@ class KafkaReceiverTest {
         assertEquals(List.of(), own.effectsOn("received", "held"));
     }
 
+    /** Each offset is committed on its own: those before a kill do not come again, and a dead one is not dead twice. */
+    @Test
+    void messagesBeforeAKillAreNotRepeated() throws Exception {
+        send(0, "a", "dead", "not JSON");
+        for (int n = 0; n < 10; n++) {
+            send(0, "a", "before-" + n, "{\"n\": " + n + "}");
+        }
+        send(0, "held", "last", "{\"n\": 10}");
+        killInEffect(0);
+        own.endTransactions();
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            consumer.await("the last effect", () -> own.effects("received") == 11);
+            assertEquals("", consumer.output());
+        }
+        assertEquals("dead", header(readDead(1).get(0), "message-id"));
+    }
+
     /** Kills a consumer while it waits for the document of the key "held", at this counted attempt of "poison". */
     private void killInEffect(int attempt) throws Exception {
         own.whileLocked("received", "held", () -> {
