@@ -99,7 +99,9 @@ for (const [at, driver] of drivers.entries()) {
     test("what_is_not_a_record_is_refused", async () => {
       await client.withSession(async (session) => {
         session.startTransaction();
-        await assert.rejects(outbox.enqueue(session, fields), { field: "record" });
+        for (const value of [fields, null, undefined]) {
+          await assert.rejects(outbox.enqueue(session, value), { name: "OutboxError", field: "record" });
+        }
         await session.abortTransaction();
       });
     });

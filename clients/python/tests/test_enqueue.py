@@ -222,14 +222,15 @@ def test_sync_and_async_are_not_mixed_up() -> None:
     sync.close()
 
 
-def test_enqueue_takes_a_record_and_no_dictionary(database: Documents) -> None:
+@pytest.mark.parametrize(("value", "kind"), [({"type": "T", "payload": 1}, "dict"), (None, "None")])
+def test_enqueue_takes_nothing_but_a_record(database: Documents, value: Any, kind: str) -> None:
     with MongoClient[Any](uri_of(database.name)) as client, client.start_session() as session:
         outbox = Outbox(client.get_default_database())
         with (
             session.start_transaction(),
-            pytest.raises(TypeError, match=r"must be a postrider_outbox\.Record, not dict"),
+            pytest.raises(TypeError, match=rf"^record must be a postrider_outbox\.Record, not {kind}$"),
         ):
-            outbox.enqueue(session, {"type": "T", "payload": 1})  # type: ignore[arg-type]
+            outbox.enqueue(session, value)
 
 
 def test_prefix_is_in_front_of_the_collection(

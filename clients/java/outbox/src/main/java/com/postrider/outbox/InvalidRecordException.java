@@ -1,6 +1,6 @@
 package com.postrider.outbox;
 
-/** A field of a record has a value that the outbox cannot hold. Nothing was sent to MongoDB. */
+/** A record is null, or has a field with a value that the outbox cannot hold. Nothing was sent to MongoDB. */
 public final class InvalidRecordException extends IllegalArgumentException {
     private static final long serialVersionUID = 1L;
 
@@ -19,7 +19,7 @@ public final class InvalidRecordException extends IllegalArgumentException {
     /**
      * Returns the field, with its path where it is within the payload or the headers.
      *
-     * @return for example {@code key} or {@code payload.lines.0.product}
+     * @return for example {@code key} or {@code payload.lines.0.product}; {@code record} if the record is null
      */
     public String field() {
         return field;

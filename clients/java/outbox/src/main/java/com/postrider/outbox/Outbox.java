@@ -69,11 +69,14 @@ public final class Outbox {
      * @param record the record
      * @return the id of the record, whose text is the message id that consumers receive
      * @throws NoTransactionException if the session has no running transaction; nothing was sent
-     * @throws InvalidRecordException if a value cannot be stored; nothing was sent
+     * @throws InvalidRecordException if the record is null, or a value cannot be stored; nothing was sent
      */
     public Object enqueue(ClientSession session, OutboxRecord record) {
         if (session == null || !session.hasActiveTransaction()) {
             throw new NoTransactionException();
+        }
+        if (record == null) {
+            throw new InvalidRecordException("record", "is null; build one with OutboxRecord.builder");
         }
         records.insertOne(session, toDocument(record));
         return record.id();

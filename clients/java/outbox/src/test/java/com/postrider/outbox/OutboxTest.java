@@ -271,6 +271,17 @@ class OutboxTest {
     }
 
     @Test
+    void nullInPlaceOfARecordIsRefused() {
+        try (ClientSession session = where.client.startSession()) {
+            session.startTransaction();
+            InvalidRecordException error =
+                    assertThrows(InvalidRecordException.class, () -> outbox.enqueue(session, null));
+            assertEquals("record", error.field());
+            assertEquals("outbox record: record: is null; build one with OutboxRecord.builder", error.getMessage());
+        }
+    }
+
+    @Test
     void prefixThatNoCollectionCanHaveIsRefused() {
         Outbox.Builder builder = Outbox.builder(where.database);
 
