@@ -91,7 +91,7 @@ impl Handler {
     /// Applies a message, or sends it to the topic of the dead after too many failures.
     async fn handle(&mut self, message: &BorrowedMessage<'_>) -> Result<()> {
         let (db, dead) = (&self.db, &self.dead);
-        let Some(id) = text_header(message, "message-id") else {
+        let Some(id) = text_header(message, "message-id").filter(|id| !id.is_empty()) else {
             // It is not a message of Postrider.
             return write_to_dead_topic(dead, message, "no message-id").await;
         };

@@ -65,7 +65,8 @@ pub async fn run() -> Result<()> {
 
 /// Applies a message and acknowledges it; rejects it after too many failures.
 async fn handle(db: &Database, message: &Delivery) -> Result<()> {
-    let Some(id) = message.properties.message_id().as_ref().map(ToString::to_string) else {
+    let id = message.properties.message_id().as_ref().map(ToString::to_string);
+    let Some(id) = id.filter(|id| !id.is_empty()) else {
         // It is not a message of Postrider.
         message.reject(BasicRejectOptions { requeue: false }).await?;
         return Ok(());

@@ -66,7 +66,8 @@ pub async fn run() -> Result<()> {
 
 /// Applies a message that is the next one, and acknowledges it; rejects one that stays early.
 async fn handle(db: &Database, message: &Delivery) -> Result<()> {
-    let Some(id) = message.properties.message_id().as_ref().map(ToString::to_string) else {
+    let id = message.properties.message_id().as_ref().map(ToString::to_string);
+    let Some(id) = id.filter(|id| !id.is_empty()) else {
         // It is not a message of Postrider.
         message.reject(BasicRejectOptions { requeue: false }).await?;
         return Ok(());

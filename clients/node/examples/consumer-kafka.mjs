@@ -29,6 +29,8 @@ class DoneBefore extends Error {}
 
 /** Returns whether the effect was not there before. */
 async function applyOnce(id, key, body) {
+  // A tombstone has no value.
+  if (key === undefined || body === undefined) throw new TypeError("a message without a key or a value");
   const payload = JSON.parse(body);
   try {
     // Repeats the callback after a conflict with another transaction (code 112).

@@ -27,6 +27,7 @@ async function effect(key, payload, session) {
 class DoneBefore extends Error {}
 
 async function applyOnce(id, key, body) {
+  if (key === undefined) throw new TypeError("a message without a key");
   const payload = JSON.parse(body);
   try {
     // Repeats the callback after a conflict with another transaction (code 112).
@@ -64,11 +65,11 @@ async function countFailure(id, failure) {
 }
 
 async function handle(message) {
-  const { messageId: id, headers } = message.properties;
+  const { messageId: id, headers = {} } = message.properties;
   // Deliveries without an answer: the message may crash this program. Quorum queues count them.
   const crashes = headers["x-delivery-count"];
   let attempts = crashes ?? 0;
-  if (id === undefined) {
+  if (!id) {
     attempts = MAX_ATTEMPTS; // It is not a message of Postrider.
   } else if (message.fields.redelivered && crashes === undefined) {
     attempts = await countFailure(id, "redelivered");

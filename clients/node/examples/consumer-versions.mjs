@@ -71,11 +71,11 @@ async function countFailure(id, failure) {
 }
 
 async function handle(message) {
-  const { messageId: id, headers } = message.properties;
+  const { messageId: id, headers = {} } = message.properties;
   // Deliveries without an answer: the message may end this program. Quorum queues count them.
   const crashes = headers["x-delivery-count"];
   let attempts = crashes ?? 0;
-  if (id === undefined) {
+  if (!id) {
     attempts = MAX_ATTEMPTS; // It is not a message of Postrider.
   } else if (message.fields.redelivered && crashes === undefined) {
     attempts = await countFailure(id, "redelivered");

@@ -165,6 +165,31 @@ test(
 );
 
 test(
+  "incomplete_messages_are_given_up",
+  withTopic(async ({ topic, database, start }) => {
+    const [a, body] = [Buffer.from("a"), Buffer.from('{"n":1}')];
+    const withId = (id) => new Map([[Buffer.from("message-id"), id === null ? id : Buffer.from(id)]]);
+    await topic.publishRecords([
+      { value: undefined }, // a tombstone of another program
+      { key: a, value: body, headers: withId(null) },
+      { key: a, value: body, headers: withId("") },
+      { key: a, value: undefined, headers: withId("tombstone") },
+      { value: body, headers: withId("no key") },
+    ]);
+    await topic.publish(messagesOf(["b"], 1));
+    const consumer = start();
+    await consumer.until("the effect behind them", async () => (await receivedCount(database)) === 1);
+    assert.deepEqual(await received(database), { b: [1] });
+    const letters = await topic.deadLetters(5);
+    const failures = letters.map(({ headers }) => headers.failure);
+    assert.deepEqual(failures, [
+      ...Array(3).fill("no message-id"),
+      ...Array(2).fill("TypeError: a message without a key or a value"),
+    ]);
+  }),
+);
+
+test(
   "the_messages_of_a_producer_arrive_through_postrider",
   withTopic(async ({ topic, database, uri, start }) => {
     const postrider = await startPostrider({

@@ -133,6 +133,26 @@ for (const type of ["quorum", "classic"]) {
 }
 
 test(
+  "incomplete_messages_are_given_up",
+  withQueue("quorum", async ({ queue, database, start }) => {
+    const foreign = [{}, { message_id: "" }, { message_id: "no headers" }, { message_id: "no key", headers: {} }];
+    for (const properties of foreign) await queue.publishForeign('{"n":1}', properties);
+    await queue.publish(messagesOf(["a"], 1));
+    const consumer = start();
+    await consumer.until("the effect behind them", async () => (await receivedCount(database)) === 1);
+    assert.deepEqual(await received(database), { a: [1] });
+    for (const { message_id: id } of foreign) {
+      let letter;
+      await eventually("a dead letter", async () => {
+        letter = await queue.deadLetter();
+        return letter;
+      });
+      assert.equal(letter.properties.messageId, id);
+    }
+  }),
+);
+
+test(
   "each_effect_is_there_once_when_consumers_compete_for_repetitions",
   withQueue("classic", async ({ queue, database, start }) => {
     const messages = messagesOf(["a", "b"], 8);

@@ -46,6 +46,8 @@ def row_of(message_id: str) -> dict[str, Any]:
 
 def apply_once(message_id: str, message: Any) -> bool:
     """Returns whether the effect was not there before."""
+    if message.key() is None or message.value() is None:  # A tombstone has no value.
+        raise ValueError("a message without a key or a value")
     key, payload = message.key().decode(), json.loads(message.value())
 
     def transaction(session: ClientSession) -> None:
@@ -107,10 +109,10 @@ def move_to_dead(message: Any, failure: str) -> None:
 
 def handle(message: Any) -> None:
     headers = dict(message.headers() or [])
-    if "message-id" not in headers:
+    message_id = (headers.get("message-id") or b"").decode(errors="replace")
+    if not message_id:
         move_to_dead(message, "not a message of Postrider: it has no message-id")
         return
-    message_id = headers["message-id"].decode()
     # Kafka does not count deliveries. A message that ends the process is in the next process the
     # first one of its partition whose effect is not there yet. So only such a message is counted
     # before its attempt.

@@ -85,7 +85,7 @@ def handle(channel: BlockingChannel, method: Any, properties: Any, body: bytes) 
     message_id, headers = properties.message_id, properties.headers or {}
     # Deliveries without an answer: it may crash this program. Quorum queues count them.
     failures = crashes = int(headers.get("x-delivery-count", 0))
-    if message_id is None:  # It is not a message of Postrider.
+    if not message_id:  # It is not a message of Postrider.
         failures = MAX_ATTEMPTS
     elif method.redelivered and "x-delivery-count" not in headers:
         failures = count_failure(message_id, "redelivered")

@@ -103,8 +103,10 @@ class Topic:
         assert self._producer.flush(30) == 0
         return id
 
-    def publish_foreign(self, body: bytes) -> None:
-        self._producer.produce(self.name, body)
+    def publish_foreign(
+        self, body: bytes | None, key: str | None = None, headers: Any = None
+    ) -> None:
+        self._producer.produce(self.name, body, key=key, headers=headers)
         assert self._producer.flush(30) == 0
 
     def committed(self) -> int:

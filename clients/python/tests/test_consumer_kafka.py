@@ -90,6 +90,28 @@ def test_poison_messages_leave_the_partition_after_counted_attempts(
     assert list(empty_database.inbox_failures.find()) == []
 
 
+def test_incomplete_messages_leave_the_partition(
+    empty_database: Database[Any], orders: Topic
+) -> None:
+    orders.publish_foreign(None)  # A tombstone of another program.
+    for id in (None, b""):
+        orders.publish_foreign(body_of(1), "a", [("message-id", id)])
+    for id in (b"tombstone", b"\xff"):
+        orders.publish_foreign(None, "a", [("message-id", id)])
+    orders.publish_foreign(body_of(1), None, [("message-id", b"no key")])
+    orders.publish("a", body_of(2))
+
+    with Program(CONSUMER, environment_of(empty_database, orders)):
+        wait_until("all offsets are committed", lambda: orders.committed() == 7)
+
+    assert received(empty_database) == {"a": [2]}
+    failures = [dict(each.headers())["failure"].decode() for each in orders.dead(6)]
+    assert failures == [
+        *["not a message of Postrider: it has no message-id"] * 3,
+        *["ValueError('a message without a key or a value')"] * 3,
+    ]
+
+
 def test_message_that_ends_the_process_leaves_the_partition(
     empty_database: Database[Any], orders: Topic
 ) -> None:

@@ -1,6 +1,11 @@
 //! `examples/consumer_kafka.rs`
 
+use std::time::Duration;
+
 use bson::doc;
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use crate::consumers::programs::{
     attempts, collection, conflicts, end_transactions, enqueue, in_inbox, lock, received, start,
@@ -121,6 +126,44 @@ async fn message_has_its_effect_when_killed_in_its_transaction() {
 
     assert_eq!(received(&test, "held").await, [0]);
     postrider.stop().await;
+}
+
+#[fixture::test]
+async fn incomplete_messages_go_to_the_dead_topic() {
+    let (test, topic) = (TestOutbox::new().await, Topic::new(1).await);
+    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
+    let dead = dead.deleted_when_dropped();
+    let brokers = brokers();
+    let producer: FutureProducer =
+        ClientConfig::new().set("bootstrap.servers", &brokers).create().unwrap();
+    let with_id = |value: &'static [u8]| Some(Header { key: "message-id", value: Some(value) });
+    let null_id = Header { key: "message-id", value: None };
+    let body = Some(r#"{"n":1}"#);
+    for (key, payload, header) in [
+        (None, None, None), // A tombstone of another program.
+        (Some("a"), body, Some(null_id)),
+        (Some("a"), body, with_id(b"")),
+        (Some("a"), body, with_id(b"\xff")),
+        (Some("a"), None, with_id(b"tombstone")),
+        (None, body, with_id(b"no key")),
+        (Some("behind"), body, with_id(b"behind")),
+    ] {
+        let mut record = FutureRecord::<str, str>::to(&topic.name);
+        (record.key, record.payload) = (key, payload);
+        record.headers = header.map(|header| OwnedHeaders::new().insert(header));
+        producer.send(record, Duration::from_secs(30)).await.unwrap();
+    }
+
+    let environment = member(&brokers, &topic);
+    let consumer = start("consumer_kafka", &test, &environment);
+    consumer.eventually("the message behind", || async { in_inbox(&test).await == 1 }).await;
+
+    assert_eq!(received(&test, "behind").await, [1]);
+    let found = dead.until(6).await;
+    let failures: Vec<_> = found.iter().map(|record| record.header("failure").unwrap()).collect();
+    let expected = ["no message-id"; 4].into_iter();
+    let expected = expected.chain(["a message without a payload", "a message without a key"]);
+    assert_eq!(failures, expected.collect::<Vec<_>>());
 }
 
 #[fixture::test]

@@ -53,6 +53,9 @@ func createIndexes(ctx context.Context, db *mongo.Database) error {
 
 // effect is what a message does.
 func effect(ctx context.Context, db *mongo.Database, key string, body []byte) error {
+	if key == "" {
+		return errors.New("no key")
+	}
 	var payload struct{ N int }
 	if err := json.Unmarshal(body, &payload); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider/clients/go/examples/internal/testbroker"
 	"github.com/postrider/postrider/clients/go/examples/internal/testprogram"
 	"github.com/postrider/postrider/clients/go/internal/mongotest"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
@@ -171,6 +172,34 @@ func TestConsumerProducesPoisonMessagesToTheDeadTopic(t *testing.T) {
 		n, err := s.db.Collection("inbox_failures").CountDocuments(t.Context(), bson.D{})
 		return n == 0 && err == nil
 	})
+}
+
+func TestConsumerProducesIncompleteMessagesToTheDeadTopic(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1)
+	withID := func(id []byte) []kgo.RecordHeader { return []kgo.RecordHeader{{Key: "message-id", Value: id}} }
+	body := []byte(`{"n":1}`)
+	s.topic.PublishRecords(
+		&kgo.Record{}, // a tombstone of another program
+		&kgo.Record{Key: []byte("a"), Value: body, Headers: withID(nil)},
+		&kgo.Record{Key: []byte("a"), Value: body, Headers: withID([]byte{})},
+		&kgo.Record{Key: []byte("a"), Headers: withID([]byte("tombstone"))},
+		&kgo.Record{Value: body, Headers: withID([]byte("no-key"))},
+	)
+	messages := testbroker.Messages(1, "behind")
+	s.topic.Publish(messages...)
+
+	s.start()
+
+	for _, want := range []string{
+		"no message-id", "no message-id", "no message-id", "unexpected end of JSON input", "no key",
+	} {
+		if letter := s.topic.DeadLetter(); !strings.Contains(letter["failure"], want) {
+			t.Errorf("headers of the dead letter = %v, want the failure %q", letter, want)
+		}
+	}
+	testbroker.AwaitEffects(t, s.db.Collection("received"), messages)
+	mongotest.Eventually(t, "all offsets", func() bool { return s.topic.Committed(s.group()) == 6 })
 }
 
 // The process ends while it applies the message: here it waits for a lock then, and is killed.

@@ -15,8 +15,6 @@ export async function createTopic() {
     group: uniqueName("group"),
     async publish(messages) {
       const records = messages.map(({ id, key, body }) => ({
-        topic: name,
-        partition: 0,
         key: Buffer.from(key),
         value: Buffer.from(body),
         headers: new Map(
@@ -26,7 +24,11 @@ export async function createTopic() {
           ].map(([header, value]) => [Buffer.from(header), Buffer.from(value)]),
         ),
       }));
-      await producer.send({ messages: records, acks: -1 });
+      await this.publishRecords(records);
+    },
+    /** Publishes records as they are. */
+    async publishRecords(records) {
+      await producer.send({ messages: records.map((record) => ({ topic: name, partition: 0, ...record })), acks: -1 });
     },
     /** The messages that were given up, once there are so many. */
     async deadLetters(count) {

@@ -21,6 +21,20 @@ export async function declareQueue({ type }) {
       }
       await channel.waitForConfirms();
     },
+    /** Publishes through the HTTP API, which can leave out the headers. */
+    async publishForeign(payload, properties) {
+      const { username, password, pathname } = new URL(environment("POSTRIDER_TEST_AMQP_URI"));
+      const vhost = pathname.slice(1) || "%2f";
+      const answer = await fetch(
+        `${environment("POSTRIDER_TEST_RABBITMQ_API")}/api/exchanges/${vhost}/amq.default/publish`,
+        {
+          method: "POST",
+          headers: { authorization: `Basic ${btoa(`${username}:${password}`)}` },
+          body: JSON.stringify({ routing_key: name, payload, payload_encoding: "string", properties }),
+        },
+      );
+      if (!(await answer.json()).routed) throw new Error("the message was not routed");
+    },
     async ready() {
       return (await channel.checkQueue(name)).messageCount;
     },

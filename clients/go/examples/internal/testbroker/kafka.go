@@ -59,11 +59,20 @@ func (topic *Topic) Publish(messages ...Message) {
 	var records []*kgo.Record
 	for _, message := range messages {
 		records = append(records, &kgo.Record{
-			Topic: topic.Name, Key: []byte(message.Key), Value: []byte(message.Body),
+			Key: []byte(message.Key), Value: []byte(message.Body),
 			Headers: []kgo.RecordHeader{
 				{Key: "message-id", Value: []byte(message.ID)}, {Key: "message-type", Value: []byte("OrderChanged")},
 			},
 		})
+	}
+	topic.PublishRecords(records...)
+}
+
+// PublishRecords sends records as they are, and waits for their confirms.
+func (topic *Topic) PublishRecords(records ...*kgo.Record) {
+	topic.t.Helper()
+	for _, record := range records {
+		record.Topic = topic.Name
 	}
 	if err := topic.kafka.ProduceSync(topic.t.Context(), records...).FirstErr(); err != nil {
 		topic.t.Fatal(err)

@@ -78,6 +78,9 @@ public final class KafkaReceiver {
 
     /** Returns whether the effect was not there before. */
     private boolean applyOnce(Document row, ConsumerRecord<String, byte[]> message) {
+        if (message.key() == null || message.value() == null) { // A tombstone has no value.
+            throw new IllegalArgumentException("a message without a key or a value");
+        }
         Document payload = Document.parse(new String(message.value(), StandardCharsets.UTF_8));
         try (ClientSession session = client.startSession()) {
             // Repeats the transaction after a conflict with another one (code 112).
@@ -100,7 +103,7 @@ public final class KafkaReceiver {
 
     private void handle(ConsumerRecord<String, byte[]> message) throws Exception {
         Header id = message.headers().lastHeader("message-id");
-        if (id == null) {
+        if (id == null || id.value() == null || id.value().length == 0) {
             moveToDead(message, "not a message of Postrider: it has no message-id");
             return;
         }

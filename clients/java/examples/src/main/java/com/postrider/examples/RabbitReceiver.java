@@ -62,7 +62,10 @@ public final class RabbitReceiver {
     }
 
     private void applyOnce(Document row, Delivery delivery) {
-        String key = headersOf(delivery).get("message-key").toString();
+        Object key = headersOf(delivery).get("message-key");
+        if (key == null) {
+            throw new IllegalArgumentException("a message without a key");
+        }
         Document payload = Document.parse(new String(delivery.getBody(), StandardCharsets.UTF_8));
         try (ClientSession session = client.startSession()) {
             // Repeats the transaction after a conflict with another one (code 112).
@@ -73,7 +76,7 @@ public final class RabbitReceiver {
                     // Code 11000. MongoDB has aborted the transaction, so leave it.
                     throw e.getError().getCategory() == ErrorCategory.DUPLICATE_KEY ? new DoneBefore() : e;
                 }
-                effect(session, key, payload);
+                effect(session, key.toString(), payload);
                 return null;
             });
         } catch (DoneBefore e) {
@@ -84,7 +87,7 @@ public final class RabbitReceiver {
     private void handle(Channel channel, Delivery delivery) throws Exception {
         long tag = delivery.getEnvelope().getDeliveryTag();
         String id = delivery.getProperties().getMessageId();
-        if (id == null) { // Not a message of Postrider. Without requeue: to the dead-letter exchange.
+        if (id == null || id.isEmpty()) { // Not a message of Postrider. Without requeue: to the dead-letter exchange.
             channel.basicReject(tag, false);
             return;
         }

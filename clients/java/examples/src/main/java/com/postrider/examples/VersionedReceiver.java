@@ -112,7 +112,7 @@ public final class VersionedReceiver {
     private void handle(Channel channel, Delivery delivery) throws Exception {
         long tag = delivery.getEnvelope().getDeliveryTag();
         String id = delivery.getProperties().getMessageId();
-        if (id == null) { // Not a message of Postrider. Without requeue: to the dead-letter exchange.
+        if (id == null || id.isEmpty()) { // Not a message of Postrider. Without requeue: to the dead-letter exchange.
             channel.basicReject(tag, false);
             return;
         }

@@ -187,6 +187,30 @@ class KafkaReceiverTest {
         }
     }
 
+    @Test
+    void incompleteMessagesGoToTheTopicOfDeadOnes() throws Exception {
+        send(0, null, null, null); // A tombstone of another program.
+        for (byte[] id : new byte[][] {null, {}}) {
+            ProducerRecord<String, String> message = new ProducerRecord<>(topic, 0, "a", "{\"n\": 1}");
+            message.headers().add("message-id", id);
+            producer.send(message).get();
+        }
+        send(0, "a", "tombstone", null);
+        send(0, null, "no-key", "{\"n\": 1}");
+        send(0, "a", "behind", "{\"n\": 2}");
+        try (Example consumer = new Example(KafkaReceiver.class, environment())) {
+            consumer.await("the message behind them", () -> own.effects("received") == 1);
+        }
+
+        assertEquals(List.of(2), own.effectsOn("received", "a"));
+        List<String> failures =
+                readDead(5).stream().map(letter -> header(letter, "failure")).toList();
+        String noId = "not a message of Postrider: it has no message-id";
+        assertEquals(List.of(noId, noId, noId), failures.subList(0, 3));
+        String incomplete = "java.lang.IllegalArgumentException: a message without a key or a value";
+        assertEquals(List.of(incomplete, incomplete), failures.subList(3, 5));
+    }
+
     private List<ConsumerRecord<String, String>> readDead(int count) {
         try (KafkaConsumer<String, String> consumer =
                 new KafkaConsumer<>(new HashMap<>(brokers), new StringDeserializer(), new StringDeserializer())) {
