@@ -100,6 +100,9 @@ async fn handle(db: &Database, message: &Delivery) -> Result<()> {
             }
         }
     }
+    // If it is published again, it has all its attempts again.
+    let row = doc! { "_id": { "consumer": CONSUMER, "message": &id } };
+    db.collection::<Document>("inbox_failures").delete_one(row).await?;
     // Without requeue it goes to the dead-letter exchange of the queue.
     message.reject(BasicRejectOptions { requeue: false }).await?;
     Ok(())

@@ -101,6 +101,9 @@ async fn handle(db: &Database, message: &Delivery) -> Result<()> {
         // Here, and not by the queue: it may put the message behind later ones of its aggregate.
         tokio::time::sleep(RETRY_PAUSE).await;
     }
+    // If it is published again, it has all its attempts again.
+    let row = doc! { "_id": { "consumer": "states", "message": &id } };
+    db.collection::<Document>("inbox_failures").delete_one(row).await?;
     // Without requeue it goes to the dead-letter exchange of the queue.
     message.reject(BasicRejectOptions { requeue: false }).await?;
     Ok(())

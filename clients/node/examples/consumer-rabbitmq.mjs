@@ -66,14 +66,11 @@ async function countFailure(id, failure) {
 
 async function handle(message) {
   const { messageId: id, headers = {} } = message.properties;
+  if (!id) return channel.reject(message, false); // It is not a message of Postrider.
   // Deliveries without an answer: the message may crash this program. Quorum queues count them.
   const crashes = headers["x-delivery-count"];
   let attempts = crashes ?? 0;
-  if (!id) {
-    attempts = MAX_ATTEMPTS; // It is not a message of Postrider.
-  } else if (message.fields.redelivered && crashes === undefined) {
-    attempts = await countFailure(id, "redelivered");
-  }
+  if (message.fields.redelivered && crashes === undefined) attempts = await countFailure(id, "redelivered");
   while (attempts < MAX_ATTEMPTS) {
     try {
       await applyOnce(id, headers["message-key"], message.content);
@@ -84,6 +81,8 @@ async function handle(message) {
     }
     await pause(RETRY_PAUSE_MS); // In place, so that the messages behind it wait.
   }
+  // If it is published again, it has all its attempts again.
+  await failures.deleteOne({ _id: { consumer: CONSUMER, message: id } });
   // To the dead-letter exchange of the queue; without one RabbitMQ drops the message.
   channel.reject(message, false);
 }

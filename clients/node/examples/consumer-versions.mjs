@@ -72,14 +72,11 @@ async function countFailure(id, failure) {
 
 async function handle(message) {
   const { messageId: id, headers = {} } = message.properties;
+  if (!id) return channel.reject(message, false); // It is not a message of Postrider.
   // Deliveries without an answer: the message may end this program. Quorum queues count them.
   const crashes = headers["x-delivery-count"];
   let attempts = crashes ?? 0;
-  if (!id) {
-    attempts = MAX_ATTEMPTS; // It is not a message of Postrider.
-  } else if (message.fields.redelivered && crashes === undefined) {
-    attempts = await countFailure(id, "redelivered");
-  }
+  if (message.fields.redelivered && crashes === undefined) attempts = await countFailure(id, "redelivered");
   while (attempts < MAX_ATTEMPTS) {
     try {
       await applyNext(headers, message.content);
@@ -90,6 +87,8 @@ async function handle(message) {
     }
     await pause(RETRY_PAUSE_MS);
   }
+  // If it is published again, it has all its attempts again.
+  await failures.deleteOne({ _id: { consumer: "states", message: id } });
   channel.reject(message, false); // To the dead-letter exchange of the queue.
 }
 

@@ -83,11 +83,12 @@ def count_failure(message_id: str, failure: str) -> int:
 
 def handle(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
     message_id, headers = properties.message_id, properties.headers or {}
+    if not message_id:  # It is not a message of Postrider.
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        return
     # Deliveries without an answer: it may crash this program. Quorum queues count them.
     failures = crashes = int(headers.get("x-delivery-count", 0))
-    if not message_id:  # It is not a message of Postrider.
-        failures = MAX_ATTEMPTS
-    elif method.redelivered and "x-delivery-count" not in headers:
+    if method.redelivered and "x-delivery-count" not in headers:
         failures = count_failure(message_id, "redelivered")
     while failures < MAX_ATTEMPTS:
         try:
@@ -101,6 +102,8 @@ def handle(channel: BlockingChannel, method: Any, properties: Any, body: bytes) 
             return
         # In place, so that the messages behind it wait; the connection stays alive.
         connection.sleep(RETRY_PAUSE)
+    # If it is published again, it has all its attempts again.
+    db.inbox_failures.delete_one({"_id": row_of(message_id)})
     # To the dead-letter exchange of the queue; without one RabbitMQ drops the message.
     channel.basic_reject(method.delivery_tag, requeue=False)
 

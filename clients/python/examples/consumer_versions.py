@@ -57,9 +57,13 @@ def apply_next(headers: dict[str, Any], body: bytes) -> bool:
     return True
 
 
+def row_of(message_id: str) -> dict[str, Any]:
+    return {"consumer": "states", "message": message_id}
+
+
 def count_failure(message_id: str, failure: str) -> int:
     counted: Any = db.inbox_failures.find_one_and_update(
-        {"_id": {"consumer": "states", "message": message_id}},
+        {"_id": row_of(message_id)},
         {"$inc": {"attempts": 1}, "$set": {"failure": failure}},
         upsert=True,
         return_document=ReturnDocument.AFTER,
@@ -69,11 +73,12 @@ def count_failure(message_id: str, failure: str) -> int:
 
 def handle(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
     message_id, headers = properties.message_id, properties.headers or {}
+    if not message_id:  # It is not a message of Postrider.
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        return
     # Deliveries without an answer: it may crash this program. Quorum queues count them.
     failures = crashes = int(headers.get("x-delivery-count", 0))
-    if not message_id:  # It is not a message of Postrider.
-        failures = MAX_ATTEMPTS
-    elif method.redelivered and "x-delivery-count" not in headers:
+    if method.redelivered and "x-delivery-count" not in headers:
         failures = count_failure(message_id, "redelivered")
     while failures < MAX_ATTEMPTS:
         try:
@@ -89,6 +94,8 @@ def handle(channel: BlockingChannel, method: Any, properties: Any, body: bytes) 
             channel.basic_ack(method.delivery_tag)  # After the write.
             return
         connection.sleep(RETRY_PAUSE)
+    # If it is published again, it has all its attempts again.
+    db.inbox_failures.delete_one({"_id": row_of(message_id)})
     channel.basic_reject(method.delivery_tag, requeue=False)  # To the dead-letter exchange.
 
 

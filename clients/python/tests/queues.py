@@ -44,8 +44,8 @@ class Queue:
         self._channel.basic_publish("", self.name, body, properties)
         return id
 
-    def publish_foreign(self, body: bytes) -> None:
-        self._channel.basic_publish("", self.name, body)
+    def publish_foreign(self, body: bytes, properties: pika.BasicProperties | None = None) -> None:
+        self._channel.basic_publish("", self.name, body, properties)
 
     def deliver_without_answer(self) -> None:
         """Takes the first message on a connection that ends without an answer."""

@@ -75,6 +75,10 @@ async fn event_is_applied_once_and_only_as_the_next_one() {
     ])
     .await;
     until_dead(&amqp, "absent").await;
+    // If they are published again, they have all their attempts again.
+    let of_dead = doc! { "_id.message": { "$in": ["gap", "absent"] } };
+    let failures = collection(&test, "inbox_failures").count_documents(of_dead).await.unwrap();
+    assert_eq!(failures, 0);
     assert_eq!(state(&test).await, expected);
 
     // Messages of an earlier release: without count and without the aggregate's id.

@@ -135,7 +135,7 @@ func TestConsumerRejectsPoisonMessagesAfterFiveAttempts(t *testing.T) {
 			s.queue.Publish(testbroker.Message{ID: "before", Key: "a", Body: `{"n":1}`}, poison,
 				testbroker.Message{ID: "behind", Key: "a", Body: `{"n":2}`})
 
-			s.start(s.uri())
+			consumer := s.start(s.uri())
 
 			if id := s.queue.DeadLetter(); id != "poison" {
 				t.Errorf("dead letter %s, want poison", id)
@@ -144,8 +144,17 @@ func TestConsumerRejectsPoisonMessagesAfterFiveAttempts(t *testing.T) {
 				n, err := received.CountDocuments(t.Context(), bson.D{{Key: "n", Value: bson.A{1, 2}}})
 				return n == 1 && err == nil
 			})
-			if n := failures(t, s.db, "poison"); n != maxAttempts {
-				t.Errorf("%d failures, want %d", n, maxAttempts)
+			if n := failures(t, s.db, "poison"); n != 0 {
+				t.Errorf("%d failures are left, want 0", n)
+			}
+
+			// An operator moves it back.
+			s.queue.Publish(poison)
+			if id := s.queue.DeadLetter(); id != "poison" {
+				t.Errorf("dead letter %s, want poison", id)
+			}
+			if n := strings.Count(consumer.Output(), " poison "); n != 2*maxAttempts {
+				t.Errorf("%d attempts, want %d twice", n, maxAttempts)
 			}
 		})
 	}
@@ -176,6 +185,9 @@ func TestConsumerRejectsAMessageThatEndsTheProcess(t *testing.T) {
 				t.Errorf("dead letter %s, want poison", id)
 			}
 			testbroker.AwaitEffects(t, received, []testbroker.Message{{Key: "a", Body: `{"n":2}`}})
+			if n := failures(t, s.db, "poison"); n != 0 {
+				t.Errorf("%d failures are left, want 0", n)
+			}
 		})
 	}
 }

@@ -125,15 +125,23 @@ func countFailure(ctx context.Context, db *mongo.Database, id, failure string) (
 	return counted.Attempts, err
 }
 
+// forgetFailures removes the count of a message.
+func forgetFailures(ctx context.Context, db *mongo.Database, id string) error {
+	row := bson.D{{Key: "consumer", Value: consumer}, {Key: "message", Value: id}}
+	_, err := db.Collection("inbox_failures").DeleteOne(ctx, bson.M{"_id": row})
+	return err
+}
+
 // handle applies a message and acknowledges it. One that fails again and again leaves the queue.
 func handle(ctx context.Context, db *mongo.Database, message amqp.Delivery) error {
 	id := message.MessageId
+	if id == "" { // it is not a message of Postrider
+		return message.Reject(false)
+	}
 	// Deliveries without an answer: the message may crash this program. Quorum queues count them.
 	crashes, isCounted := number(message.Headers["x-delivery-count"])
 	attempts := crashes
-	if id == "" { // it is not a message of Postrider
-		attempts = maxAttempts
-	} else if message.Redelivered && !isCounted {
+	if message.Redelivered && !isCounted {
 		var err error
 		if attempts, err = countFailure(ctx, db, id, "redelivered"); err != nil {
 			return err
@@ -153,6 +161,10 @@ func handle(ctx context.Context, db *mongo.Database, message amqp.Delivery) erro
 			attempts = crashes + failures
 		}
 		time.Sleep(retryPause)
+	}
+	// If it is published again, it has all its attempts again.
+	if err := forgetFailures(ctx, db, id); err != nil {
+		return err
 	}
 	// To the dead-letter exchange of the queue. Without one RabbitMQ drops the message.
 	return message.Reject(false)

@@ -1,5 +1,5 @@
 import amqp from "amqplib";
-import { environment, uniqueName } from "./environment.mjs";
+import { environment, eventually, uniqueName } from "./environment.mjs";
 
 /** A queue of a test's own, with a queue of what it gives up. */
 export async function declareQueue({ type }) {
@@ -41,6 +41,14 @@ export async function declareQueue({ type }) {
     /** Takes a message from the dead letters, if there is one. */
     async deadLetter() {
       return channel.get(dead, { noAck: true });
+    },
+    async awaitDeadLetter() {
+      let letter;
+      await eventually("a dead letter", async () => {
+        letter = await channel.get(dead, { noAck: true });
+        return letter;
+      });
+      return letter;
     },
     async close() {
       await channel.deleteQueue(name);

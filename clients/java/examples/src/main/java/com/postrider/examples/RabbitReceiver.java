@@ -112,6 +112,7 @@ public final class RabbitReceiver {
             }
             Thread.sleep(RETRY_PAUSE_MILLIS); // In place, so that the messages behind it wait.
         }
+        failures.deleteOne(Filters.eq("_id", row)); // If it is published again, it has all its attempts again.
         channel.basicReject(tag, false);
     }
 

@@ -136,6 +136,7 @@ public final class VersionedReceiver {
             }
             Thread.sleep(RETRY_PAUSE_MILLIS);
         }
+        failures.deleteOne(Filters.eq("_id", row(id))); // If it is published again, it has all its attempts again.
         channel.basicReject(tag, false);
     }
 
@@ -147,9 +148,13 @@ public final class VersionedReceiver {
                         && ErrorCategory.fromErrorCode(mongo.getCode()) == ErrorCategory.DUPLICATE_KEY;
     }
 
+    private static Document row(String message) {
+        return new Document("consumer", "states").append("message", message);
+    }
+
     private int countFailure(String message, String failure) {
         return failures.findOneAndUpdate(
-                        Filters.eq("_id", new Document("consumer", "states").append("message", message)),
+                        Filters.eq("_id", row(message)),
                         Updates.combine(Updates.inc("attempts", 1), Updates.set("failure", failure)),
                         new FindOneAndUpdateOptions().upsert(true).returnDocument(ReturnDocument.AFTER))
                 .getInteger("attempts");

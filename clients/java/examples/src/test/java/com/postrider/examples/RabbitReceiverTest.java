@@ -119,19 +119,30 @@ class RabbitReceiverTest {
                 OwnQueue queue = new OwnQueue();
                 Example consumer = new Example(RabbitReceiver.class, environment(own, queue))) {
             queue.publish("poison", Map.of("message-key", "a"), "not JSON");
-            queue.publish(null, new HashMap<>(), "{}");
+            queue.publish(null, null, "{}");
+            queue.publish("", Map.of("message-key", "a"), "{\"n\": 1}");
             queue.publish("no-key", new HashMap<>(), "{\"n\": 1}");
             publish(queue, 0);
 
-            consumer.await("dead letters", () -> queue.deadLetters() == 3);
+            consumer.await("dead letters", () -> queue.deadLetters() == 4);
             consumer.await("the message behind them", () -> own.effects("received") == 1);
 
             assertEquals("not JSON", queue.takeDeadLetter());
-            for (Document failure : own.all("inbox_failures")) {
-                assertEquals(5, failure.getInteger("attempts"), failure.toJson());
-            }
-            assertEquals(2, own.all("inbox_failures").size());
+            assertEquals(List.of(), own.all("inbox_failures"));
             assertEquals(1, own.collection("inbox").countDocuments());
+
+            // An operator moves it back.
+            queue.publish("poison", Map.of("message-key", "a"), "not JSON");
+            consumer.await("the dead letter", () -> queue.deadLetters() == 4);
+            for (var attempts : Map.of("poison", 2 * 5L, "no-key", 5L).entrySet()) {
+                String line = "message=" + attempts.getKey() + "}";
+                assertEquals(
+                        attempts.getValue(),
+                        consumer.output()
+                                .lines()
+                                .filter(each -> each.contains(line))
+                                .count());
+            }
         }
     }
 
