@@ -228,7 +228,9 @@ def test_enqueue_takes_nothing_but_a_record(database: Documents, value: Any, kin
         outbox = Outbox(client.get_default_database())
         with (
             session.start_transaction(),
-            pytest.raises(TypeError, match=rf"^record must be a postrider_outbox\.Record, not {kind}$"),
+            pytest.raises(
+                TypeError, match=rf"^record must be a postrider_outbox\.Record, not {kind}$"
+            ),
         ):
             outbox.enqueue(session, value)
 
