@@ -17,7 +17,7 @@ use crate::support::command_recorder::CommandRecorder;
 use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
-use crate::{RunningStream, settings_without_rescan};
+use crate::{RunningStream, settings_without_rescan, to_another_destination};
 
 /// A relay that depends on its stream: no timer fires within any test.
 struct LiveRelay {
@@ -125,7 +125,7 @@ async fn a_record_of_a_key_in_flight_goes_after_it() {
     scene.outbox.insert([record("1", "k")]).await;
     scene.until_under_way("1").await;
     scene.outbox.insert([unstamped("2", "k"), record("3", "k")]).await;
-    scene.outbox.insert([record("other", "o")]).await;
+    scene.outbox.insert([to_another_destination("other", "o")]).await;
     scene.until_done(&["other"]).await;
     assert_eq!(scene.ids(), ["other"]);
     scene.sink.release();

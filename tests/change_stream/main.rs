@@ -23,7 +23,7 @@ use postrider::relay::settings::Settings;
 use postrider::schema::roles::RELAY;
 use postrider::wakeup::Wakeup;
 use support::command_recorder::{Command, CommandRecorder};
-use support::outbox::TestOutbox;
+use support::outbox::{TestOutbox, record};
 use support::relay::settings;
 use support::roles::{self, user_with};
 use tokio::sync::watch;
@@ -74,6 +74,14 @@ impl RunningStream {
 /// Settings of a relay that does not scan again within any test.
 fn settings_without_rescan() -> Settings {
     Settings { poll_interval: Duration::from_secs(600), ..settings() }
+}
+
+/// A record that can go while the publish of a [`record`] is held: the destination of that one takes
+/// nothing more after 0.3 s.
+fn to_another_destination(id: &str, key: &str) -> Document {
+    let mut record = record(id, key);
+    record.insert("type", "AnotherType");
+    record
 }
 
 /// The streams that were opened so far.

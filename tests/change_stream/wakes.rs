@@ -19,7 +19,7 @@ use crate::support::relay::{Running, parts, run};
 use crate::support::relay_harness::RelayHarness;
 use crate::support::rival_relay::{RivalRelay, ids};
 use crate::support::sink::{Fault, TestSink};
-use crate::{RunningStream, settings_without_rescan};
+use crate::{RunningStream, settings_without_rescan, to_another_destination};
 
 /// A relay with a change stream, which is idle.
 struct IdleRelay {
@@ -301,7 +301,7 @@ async fn an_insert_into_a_key_in_flight_costs_no_scan() {
     for id in ["second", "third"] {
         woken.outbox.insert([record(id, "k")]).await;
     }
-    woken.insert(record("other", "other")).await;
+    woken.insert(to_another_destination("other", "other")).await;
 
     let of_key = |find: &Command| {
         find.sent.get_document("filter").unwrap().get_str("key").is_ok_and(|of| of == "k")
