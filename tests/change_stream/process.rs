@@ -46,7 +46,7 @@ async fn an_insert_is_delivered_at_once_and_the_stop_does_not_wait() {
     assert_eq!(changes(&postrider), (0, 1), "{}", postrider.stderr());
     let began = Instant::now();
     postrider.stop().await;
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 /// The user was made by an older version's script.

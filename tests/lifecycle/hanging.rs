@@ -86,11 +86,9 @@ async fn a_second_signal_of_either_kind_ends_the_process() {
         hanging.postrider.signal(first);
         hanging.postrider.until_logged("a second signal ends the process at once").await;
 
-        let signalled = Instant::now();
         hanging.postrider.signal(second);
         let ended = hanging.postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
-        assert!(signalled.elapsed() < Duration::from_secs(3), "{:?}", signalled.elapsed());
         says(&ended, &["a second signal: ending at once"]);
     }))
     .await;

@@ -57,11 +57,9 @@ async fn a_signal_while_waiting_for_mongodb_ends_with_0() {
         let mut postrider = Postrider::start(&settings);
         postrider.until_logged("failed to connect to MongoDB").await;
 
-        let signalled = Instant::now();
         postrider.signal(signal);
-        postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
 
-        assert!(signalled.elapsed() < Duration::from_secs(2), "{:?}", signalled.elapsed());
+        postrider.until_ended(PROMPT_LIMIT).await.with_code(0);
     }
 }
 
@@ -81,7 +79,7 @@ async fn an_idle_process_ends_with_0_without_mongodb() {
         let stopping = Instant::now();
         postrider.stop().await;
 
-        assert!(stopping.elapsed() < Duration::from_secs(4), "{:?}", stopping.elapsed());
+        assert!(stopping.elapsed() < PROMPT_LIMIT, "{:?}", stopping.elapsed());
     }))
     .await;
 }
