@@ -176,7 +176,9 @@ async fn rebuild_and_switch_continue_after_an_outage() {
     server.until_disturbed(before + 4).await;
     server.end_faults().await;
 
-    assert_eq!(switching.await.unwrap().unwrap(), first);
+    // The rebuild may switch first.
+    let was_live = switching.await.unwrap().unwrap();
+    assert!([first, second].contains(&was_live), "{was_live:?}");
     assert_eq!(live(&model).await, second);
     world.check(&model, second).await;
     for running in [old, rebuilding] {
