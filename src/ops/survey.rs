@@ -42,14 +42,8 @@ pub async fn survey(
     mut pulse: watch::Receiver<Pulse>,
     mut allotted: watch::Receiver<AssignedPartitions>,
 ) {
-    let now = Instant::now();
-    let mut counts = Counts {
-        backlog_due: now,
-        invalid_due: now,
-        backlog_pace: Pace::default(),
-        invalid_pace: Pace::default(),
-        search: Search::default(),
-    };
+    let mut counts =
+        Counts { backlog: Pace::new(), invalid: Pace::new(), search: Search::default() };
     loop {
         let counting = pulse.wait_for(|pulse| *pulse == Pulse::Alive).await.is_ok()
             && allotted.wait_for(owns_first_partition).await.is_ok();
@@ -69,18 +63,16 @@ fn owns_first_partition(allotted: &AssignedPartitions) -> bool {
     allotted.partitions.first() == Some(&0)
 }
 
-/// When the counts are due.
+/// The two counts: of the backlog, and of invalid records.
 struct Counts {
-    backlog_due: Instant,
-    invalid_due: Instant,
-    backlog_pace: Pace,
-    invalid_pace: Pace,
+    backlog: Pace,
+    invalid: Pace,
     search: Search,
 }
 
-/// Decides how long to pause between two counts.
-#[derive(Default)]
+/// When the next one of a series of counts is due.
 struct Pace {
+    due: Instant,
     /// The duration of the last count; zero if it failed.
     last: Duration,
 }
@@ -98,20 +90,18 @@ struct Search {
 impl Counts {
     async fn run(&mut self, inspector: &Inspector) {
         loop {
-            if self.backlog_due <= Instant::now() {
-                let started = Instant::now();
+            let started = Instant::now();
+            if self.backlog.due <= started {
                 let is_counted = count_backlog(inspector).await;
-                self.backlog_due =
-                    Instant::now() + self.backlog_pace.pause(started.elapsed(), is_counted);
+                self.backlog.ended(started, is_counted);
             }
             // A count of its own: it reads delivered records too.
-            if self.invalid_due <= Instant::now() {
-                let started = Instant::now();
+            let started = Instant::now();
+            if self.invalid.due <= started {
                 let is_counted = self.search_invalid(inspector).await;
-                self.invalid_due =
-                    Instant::now() + self.invalid_pace.pause(started.elapsed(), is_counted);
+                self.invalid.ended(started, is_counted);
             }
-            tokio::time::sleep_until(self.backlog_due.min(self.invalid_due).into()).await;
+            tokio::time::sleep_until(self.backlog.due.min(self.invalid.due).into()).await;
         }
     }
 
@@ -145,8 +135,9 @@ impl Counts {
         clear_backlog();
         clear_invalid();
         let soon = Instant::now() + MIN_PAUSE;
-        self.backlog_due = self.backlog_due.min(soon);
-        self.invalid_due = self.invalid_due.min(soon);
+        for pace in [&mut self.backlog, &mut self.invalid] {
+            pace.due = pace.due.min(soon);
+        }
     }
 }
 
@@ -188,6 +179,16 @@ fn set_records(status: &'static str, count: f64) {
 }
 
 impl Pace {
+    /// The first count is due at once.
+    fn new() -> Self {
+        Self { due: Instant::now(), last: Duration::ZERO }
+    }
+
+    /// Notes the end of a count that began at this moment.
+    fn ended(&mut self, started: Instant, is_counted: bool) {
+        self.due = Instant::now() + self.pause(started.elapsed(), is_counted);
+    }
+
     /// The pause after a count of this duration.
     ///
     /// It grows with the shorter one of the last two: a single slow count waited for a busy server, and does not
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn pause_grows_when_two_counts_in_a_row_are_slow() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new();
 
         assert_eq!(pace.pause(SLOW, true), MIN_PAUSE, "the first one may have waited");
         assert_eq!(pace.pause(SLOW, true), SLOW * 100);
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn pause_after_a_failure_is_bounded() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new();
         pace.pause(SLOW, true);
 
         assert_eq!(pace.pause(QUICK, false), Duration::from_secs(1));
