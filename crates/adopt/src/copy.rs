@@ -108,13 +108,9 @@ impl Copier<'_> {
                 }
             }
             // (It may still be open then: the driver does not report that an abort failed.)
-            Ok(other) => {
+            ended => {
                 abort(session, "abort copies").await;
-                other
-            }
-            Err(error) => {
-                abort(session, "abort copies").await;
-                again_or_failed(error)
+                ended.unwrap_or_else(again_or_failed)
             }
         }
     }

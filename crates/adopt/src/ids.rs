@@ -5,7 +5,7 @@ use bson::{Bson, doc};
 
 /// An `_id`, compared as MongoDB compares those of documents that can exist at the same time: by type and value, and
 /// integers of 32 and 64 bits by value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdKey(Vec<u8>);
 
 impl IdKey {

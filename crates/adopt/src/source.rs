@@ -169,10 +169,9 @@ impl Source {
         let mut pipeline = Vec::new();
         if let Some(status) = &self.status {
             let delivered = status.delivered_values();
-            let values = delivered.clone();
-            let sets_delivered = updated_values(&status.path)
-                .map(|value| doc! { "$in": [value, { "$literal": values.clone() }] });
-            let sets_delivered: Vec<Document> = sets_delivered.collect();
+            let sets_delivered: Vec<Document> = updated_values(&status.path)
+                .map(|value| doc! { "$in": [value, { "$literal": &delivered }] })
+                .collect();
             pipeline.push(doc! { "$match": { "$or": [
                 {
                     "operationType": { "$in": ["insert", "replace"] },
