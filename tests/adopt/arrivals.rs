@@ -154,16 +154,7 @@ async fn mark_of_a_copied_document_is_not_read_again() {
 /// Without escaped quotes, both ids are one text.
 #[fixture::test]
 async fn documents_with_ids_that_look_alike_are_both_copied() {
-    let more = [
-        "adopt.fields.id=n",
-        "adopt.fields.key=k",
-        "adopt.fields.type==T",
-        "adopt.fields.payload=p",
-        "adopt.fields.status=s",
-        r#"adopt.fields.undelivered=["new"]"#,
-        r#"adopt.fields.delivered=["done"]"#,
-    ];
-    let test = TestSource::new("fields", &more).await;
+    let test = TestSource::with_fields(&["adopt.fields.id=n"]).await;
     test.insert(vec![doc! { "_id": 0, "s": "done" }]).await;
     let mut bridge = test.receiving(&[]).await;
     let ids = [doc! { "a": "1", "b": "2" }, doc! { "a": r#"1", "b": "2"# }];

@@ -216,17 +216,8 @@ async fn document_whose_status_the_mark_does_not_fit_is_skipped() {
 /// The mark would be written over what was copied.
 #[fixture::test]
 async fn date_of_the_mark_must_not_be_what_is_copied() {
-    let more = [
-        "adopt.fields.key=k",
-        "adopt.fields.type==T",
-        "adopt.fields.payload=p",
-        "adopt.fields.status=s",
-        r#"adopt.fields.undelivered=["new"]"#,
-        r#"adopt.fields.delivered=["done"]"#,
-    ];
     for done_at in ["p", "p.at", "k", "_id"] {
-        let mut test = TestSource::new("fields", &more).await;
-        test.more.push(format!("adopt.fields.done_at={done_at}"));
+        let test = TestSource::with_fields(&[&format!("adopt.fields.done_at={done_at}")]).await;
 
         let refused = test.adopt(&["--dry-run"]).await.with_code(2);
 

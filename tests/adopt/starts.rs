@@ -10,14 +10,6 @@ use crate::support::outbox::{eventually, record};
 use crate::support::process::{Ended, Signal};
 use crate::util::{TestSource, debezium};
 
-const SOURCE_FIELDS: [&str; 5] = [
-    "adopt.fields.key=k",
-    "adopt.fields.type==T",
-    "adopt.fields.payload=p",
-    "adopt.fields.status=s",
-    r#"adopt.fields.undelivered=["new"]"#,
-];
-
 /// Each text is the id of a type that the source uses.
 #[fixture::test]
 async fn id_of_from_has_the_type_of_the_source() {
@@ -69,8 +61,7 @@ async fn time_that_lies_in_the_future_is_refused() {
 #[fixture::test]
 async fn two_bridges_copy_although_the_scan_takes_longer_than_a_lease() {
     let slow = r#"adopt.fields.filter={"$where": "sleep(4000) || true"}"#;
-    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#, slow]].concat();
-    let test = TestSource::new("fields", &more).await;
+    let test = TestSource::with_fields(&[slow]).await;
     test.insert((1..=4).map(|id| doc! { "_id": id, "k": "k", "p": id, "s": "new" }).collect())
         .await;
 
@@ -85,8 +76,7 @@ async fn two_bridges_copy_although_the_scan_takes_longer_than_a_lease() {
 
 #[fixture::test]
 async fn another_mapping_scans_again() {
-    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#]].concat();
-    let mut test = TestSource::new("fields", &more).await;
+    let mut test = TestSource::with_fields(&[]).await;
     test.insert(vec![
         doc! { "_id": 1, "k": "k", "p": 1, "s": "new" },
         doc! { "_id": 2, "k": "k", "p": 2, "s": "odd" },
@@ -111,15 +101,8 @@ async fn another_mapping_scans_again() {
 
 #[fixture::test]
 async fn signal_ends_a_single_copy_with_its_report() {
-    let more = [
-        &SOURCE_FIELDS[..],
-        &[
-            r#"adopt.fields.delivered=["done"]"#,
-            r#"adopt.fields.filter={"$where": "sleep(this._id > 1200 ? 20000 : 0) || true"}"#,
-        ],
-    ]
-    .concat();
-    let test = TestSource::new("fields", &more).await;
+    let slow = r#"adopt.fields.filter={"$where": "sleep(this._id > 1200 ? 20000 : 0) || true"}"#;
+    let test = TestSource::with_fields(&[slow]).await;
     test.insert(vec![doc! { "_id": 1300, "k": "k", "p": 1, "s": "new" }]).await;
     let mut once = test.start(&["--old-relay-stopped", "--once"], "");
     until_owned(&test).await;
@@ -134,8 +117,7 @@ async fn signal_ends_a_single_copy_with_its_report() {
 /// Types of one text are two ids.
 #[fixture::test]
 async fn ids_of_two_types_with_one_text_are_two_records() {
-    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#]].concat();
-    let test = TestSource::new("fields", &more).await;
+    let test = TestSource::with_fields(&[]).await;
     test.outbox.insert([record("1", "k")]).await;
     test.insert(vec![
         doc! { "_id": 1, "k": "k", "p": 1, "s": "new" },
@@ -162,11 +144,8 @@ async fn until_owned(test: &TestSource) {
 
 /// Each document is read 300 ms after the one before.
 async fn slowly_scanned(more: &[&str]) -> TestSource {
-    let slow = [
-        r#"adopt.fields.delivered=["done"]"#,
-        r#"adopt.fields.filter={"$where": "sleep(300) || true"}"#,
-    ];
-    let test = TestSource::new("fields", &[&SOURCE_FIELDS[..], &slow, more].concat()).await;
+    let slow = [r#"adopt.fields.filter={"$where": "sleep(300) || true"}"#];
+    let test = TestSource::with_fields(&[&slow[..], more].concat()).await;
     test.insert((1..=9).map(|id| doc! { "_id": id, "k": "k", "p": id, "s": "new" }).collect())
         .await;
     test
@@ -205,8 +184,7 @@ async fn document_that_becomes_undelivered_during_a_single_copy_is_copied() {
 /// What MongoDB refuses does not renew the lease with it.
 #[fixture::test]
 async fn two_bridges_copy_behind_many_refused_documents() {
-    let more = [&SOURCE_FIELDS[..], &[r#"adopt.fields.delivered=["done"]"#]].concat();
-    let test = TestSource::new("fields", &more).await;
+    let test = TestSource::with_fields(&[]).await;
     let document = |id: i32| doc! { "_id": id, "k": "k", "p": id, "s": "new" };
     test.insert((0..1_000).map(document).collect()).await;
     test.insert((2_000..2_003).map(document).collect()).await;

@@ -19,6 +19,16 @@ pub struct TestSource {
     pub more: Vec<String>,
 }
 
+/// A mapping without a preset: key, type, payload and a status.
+const SOURCE_FIELDS: [&str; 6] = [
+    "adopt.fields.key=k",
+    "adopt.fields.type==T",
+    "adopt.fields.payload=p",
+    "adopt.fields.status=s",
+    r#"adopt.fields.undelivered=["new"]"#,
+    r#"adopt.fields.delivered=["done"]"#,
+];
+
 /// A document of Debezium's router.
 pub fn debezium(id: impl Into<Bson>, key: &str) -> Document {
     doc! {
@@ -32,7 +42,12 @@ impl TestSource {
         Self::of(TestOutbox::new().await, preset, more)
     }
 
-    /// The same with an outbox of the caller.
+    /// A source with the fields `k`, `p` and `s`, of which `new` and `done` are the statuses.
+    pub async fn with_fields(more: &[&str]) -> Self {
+        Self::new("fields", &[&SOURCE_FIELDS[..], more].concat()).await
+    }
+
+    /// The same as [`new`](Self::new) with an outbox of the caller.
     pub fn of(outbox: TestOutbox, preset: &'static str, more: &[&str]) -> Self {
         let more = more.iter().map(|one| (*one).to_owned()).collect();
         Self { outbox, collection: unique("old_"), preset, more }

@@ -231,10 +231,7 @@ async fn poison_event_stops_the_read_model_before_it() {
 #[fixture::test]
 async fn checkpoint_of_another_feed_or_beyond_the_head_is_an_error() {
     let world = World::new().await;
-    let model = world.model();
-    let running = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let generation = live(&model).await;
+    let (model, running, generation) = world.running().await;
     world.check(&model, generation).await;
     running.stop().await;
 

@@ -93,10 +93,7 @@ async fn rebuild_equals_the_live_generation_and_takes_its_place() {
 #[fixture::test]
 async fn switch_waits_while_the_new_generation_is_behind() {
     let world = World::new().await;
-    let model = world.model();
-    let old = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let first = live(&model).await;
+    let (model, old, first) = world.running().await;
     world.check(&model, first).await;
     let second = model.begin_rebuild().await.unwrap();
 
@@ -117,10 +114,7 @@ async fn switch_waits_while_the_new_generation_is_behind() {
 #[fixture::test]
 async fn switch_waits_when_the_live_generation_advances_meanwhile() {
     let (server, world) = Server::start().await;
-    let model = world.model();
-    let old = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let first = live(&model).await;
+    let (model, old, first) = world.running().await;
     world.check(&model, first).await;
     let second = model.begin_rebuild().await.unwrap();
     let new = run_generation(&model, second, &CartProjector::default());
@@ -154,10 +148,7 @@ async fn switch_waits_when_the_live_generation_advances_meanwhile() {
 #[fixture::test]
 async fn rebuild_and_switch_continue_after_an_outage() {
     let (server, world) = Server::start().await;
-    let model = world.model();
-    let old = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let first = live(&model).await;
+    let (model, old, first) = world.running().await;
     let second = model.begin_rebuild().await.unwrap();
     let fails = |collection: &str| {
         let namespace = format!("{}.{collection}", world.outbox.database);
@@ -189,10 +180,7 @@ async fn rebuild_and_switch_continue_after_an_outage() {
 #[fixture::test]
 async fn switch_back_keeps_another_rebuild_that_has_begun() {
     let world = World::new().await;
-    let model = world.model();
-    let old = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let first = live(&model).await;
+    let (model, old, first) = world.running().await;
     let second = model.begin_rebuild().await.unwrap();
     let new = run_generation(&model, second, &CartProjector::default());
     model.switch(second).await.unwrap();
@@ -234,10 +222,7 @@ async fn rebuild_replaces_a_generation_of_another_feed() {
 #[fixture::test]
 async fn switch_refuses_a_generation_of_another_feed() {
     let world = World::new().await;
-    let model = world.model();
-    let running = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let first = live(&model).await;
+    let (model, running, first) = world.running().await;
     let second = model.begin_rebuild().await.unwrap();
     let building = run_generation(&model, second, &CartProjector::default());
     world.check(&model, second).await;
@@ -264,10 +249,7 @@ async fn switch_refuses_a_generation_of_another_feed() {
 #[fixture::test]
 async fn abandoned_rebuild_can_be_dropped_and_begun_again() {
     let world = World::new().await;
-    let model = world.model();
-    let running = run(&model, &CartProjector::default());
-    world.append_some(5).await;
-    let first = live(&model).await;
+    let (model, running, first) = world.running().await;
     let second = model.begin_rebuild().await.unwrap();
     let other = world.model_with(ReadModelSettings { revision: 7, ..settings() });
     let error = other.begin_rebuild().await.unwrap_err();

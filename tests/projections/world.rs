@@ -15,7 +15,7 @@ use postrider_projections::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::carts::{Carts, folded, stored};
+use crate::carts::{CartProjector, Carts, folded, stored};
 use crate::support::outbox::{TestOutbox, eventually};
 
 /// An event store with a feed, whose sequencer runs.
@@ -105,6 +105,15 @@ impl World {
             let count = 1 + round % 3;
             self.append("order", &(round % 7).to_string(), &events[..count]).await;
         }
+    }
+
+    /// A read model that runs and applies some events, and its live generation.
+    pub async fn running(&self) -> (ReadModel, Running, Generation) {
+        let model = self.model();
+        let running = run(&model, &CartProjector::default());
+        self.append_some(5).await;
+        let live = live(&model).await;
+        (model, running, live)
     }
 
     /// All events that have a position.

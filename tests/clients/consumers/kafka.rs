@@ -55,6 +55,12 @@ async fn message_has_its_effect_once_when_its_offset_is_lost() {
     postrider.stop().await;
 }
 
+/// Makes the topic to which a consumer of this one sends dead messages.
+async fn dead_topic(topic: &Topic) -> Topic {
+    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
+    dead.deleted_when_dropped()
+}
+
 /// The environment of a consumer that has a name in its group.
 fn member<'a>(brokers: &'a str, topic: &'a Topic) -> [(&'static str, &'a str); 4] {
     [
@@ -69,8 +75,7 @@ fn member<'a>(brokers: &'a str, topic: &'a Topic) -> [(&'static str, &'a str); 4
 #[fixture::test]
 async fn message_that_ends_the_process_goes_to_the_dead_topic() {
     let (test, topic) = (TestOutbox::new().await, Topic::new(1).await);
-    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
-    let dead = dead.deleted_when_dropped();
+    let dead = dead_topic(&topic).await;
     let brokers = brokers();
     let environment = member(&brokers, &topic);
     let mut postrider = Postrider::start(&settings(&test, &topic));
@@ -131,8 +136,7 @@ async fn message_has_its_effect_when_killed_in_its_transaction() {
 #[fixture::test]
 async fn incomplete_messages_go_to_the_dead_topic() {
     let (test, topic) = (TestOutbox::new().await, Topic::new(1).await);
-    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
-    let dead = dead.deleted_when_dropped();
+    let dead = dead_topic(&topic).await;
     let brokers = brokers();
     let producer: FutureProducer =
         ClientConfig::new().set("bootstrap.servers", &brokers).create().unwrap();
@@ -169,8 +173,7 @@ async fn incomplete_messages_go_to_the_dead_topic() {
 #[fixture::test]
 async fn poison_message_goes_to_the_dead_topic_after_five_attempts() {
     let (test, topic) = (TestOutbox::new().await, Topic::new(2).await);
-    let dead = Topic::named(&brokers(), &format!("{}.dead", topic.name), 1, &[]).await;
-    let dead = dead.deleted_when_dropped();
+    let dead = dead_topic(&topic).await;
     let brokers = brokers();
     let environment =
         [("KAFKA_BROKERS", &*brokers), ("TOPIC", &topic.name), ("GROUP", &topic.name)];
