@@ -179,7 +179,7 @@ async fn next_to_sink_that_is_down(count: usize, waiting: usize, keys: usize) ->
     let alone = live(count, 0, 0).await.0;
     let (loaded, learned) = live(count, waiting, keys).await;
     println!(
-        "down     alone {alone:>6.0}/s  beside {waiting} waiting records of {keys} keys {loaded:>6.0}/s  ratio {:.2}  met in {learned:.1} s",
+        "down     alone {alone:>6.0}/s  next to {waiting} waiting records of {keys} keys {loaded:>6.0}/s  ratio {:.2}  met in {learned:.1} s",
         loaded / alone
     );
     loaded / alone
@@ -245,7 +245,7 @@ fn main() {
         }
         for keys in [10_000, 100_000].into_iter().filter(|_| wanted("down")) {
             let ratio = next_to_sink_that_is_down(count, WAITING_RECORDS, keys).await;
-            ratios.entry("live beside a sink that is down / alone").or_default().push(ratio);
+            ratios.entry("live next to a sink that is down / alone").or_default().push(ratio);
         }
         for (name, mut values) in ratios {
             println!("median {name}: {:.2}", support::median(&mut values));
