@@ -16,6 +16,7 @@ use postrider::ids::{InstanceId, LeaseId, RecordId};
 use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::position::Position;
+use postrider::outbox::record::Record;
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::outbox::snapshot::{OutboxSnapshot, ReadLimit, SkippedKeys};
 use postrider::partition::owned::OwnedPartitions;
@@ -74,7 +75,8 @@ async fn ceiling(collections: &Collections, count: usize, workers: usize) -> f64
                     continue;
                 }
                 let lease = LeaseId::fresh();
-                let request = LeaseRequest { untouched: ids.clone(), ..LeaseRequest::default() };
+                let untouched = page.records.iter().filter_map(Record::version).collect();
+                let request = LeaseRequest { untouched, ..LeaseRequest::default() };
                 let grant = leaser.lease(lease, &request).await.unwrap();
                 assert_eq!(grant.held.len(), ids.len());
                 let batch: Vec<Settlement> = ids

@@ -13,7 +13,7 @@ use postrider::sink::PublishFailure;
 use postrider::wakeup::Wakeup;
 use tokio::sync::watch;
 
-use crate::support::command_recorder::CommandRecorder;
+use crate::support::command_recorder::{Command, CommandRecorder};
 use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
 use crate::support::relay::{Running, parts, run};
 use crate::support::sink::{Fault, TestSink};
@@ -171,9 +171,50 @@ async fn a_record_changed_after_its_event_strands_none_of_its_key() {
     let ids = scene.ids();
     let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
     assert!(place("head") < place("replaced") && place("replaced") < place("last"), "{ids:?}");
+    let delivered = scene.sink.contents();
+    let of_replaced = delivered.iter().filter(|(id, _)| id == "replaced");
+    assert!(of_replaced.clone().all(|(_, payload)| payload == "another one"), "{delivered:?}");
+    assert_eq!(of_replaced.count(), 1);
     scene.outbox.insert([record("after", "k")]).await;
     scene.until_done(&["after"]).await;
     scene.stop().await;
+}
+
+/// It is replaced, or deleted and inserted again, before the relay receives the event of its
+/// insertion.
+#[fixture::test]
+async fn a_record_replaced_before_its_lease_is_sent_with_its_new_content() {
+    for is_deleted in [false, true] {
+        let scene = LiveRelay::start().await;
+        let records = scene.outbox.records();
+        let brings_it = |command: &Command| {
+            command.name == "getMore" && command.answer.to_string().contains("twice")
+        };
+        scene.recorder.after(brings_it, move || async move {
+            let mut again = record("twice", "k");
+            again.insert("payload", "the second one");
+            if is_deleted {
+                records.delete_one(doc! { "_id": "twice" }).await.unwrap();
+                records.insert_one(again).await.unwrap();
+            } else {
+                records.replace_one(doc! { "_id": "twice" }, again).await.unwrap();
+            }
+        });
+
+        scene.outbox.insert([record("twice", "k")]).await;
+        scene.outbox.insert([record("behind", "k")]).await;
+        scene.until_done(&["twice", "behind"]).await;
+
+        let delivered = scene.sink.contents();
+        let of_it: Vec<&str> = delivered
+            .iter()
+            .filter(|(id, _)| id == "twice")
+            .map(|(_, payload)| payload.as_str())
+            .collect();
+        assert_eq!(of_it, ["the second one"]);
+        assert!(scene.recorder.has_paused());
+        scene.stop().await;
+    }
 }
 
 /// No event says that it became pending: it was pending before, in another key.

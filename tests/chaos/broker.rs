@@ -8,7 +8,7 @@ use lapin::types::AMQPValue;
 use crate::plan::{Kind, Peer, Setup, Sickness};
 use crate::support::environment::unique;
 use crate::support::fault_proxy::FaultProxy;
-use crate::support::history::Arrival;
+use crate::support::history::{Arrival, content};
 use crate::support::kafka::node::Node;
 use crate::support::kafka::options::{Listener, Options};
 use crate::support::kafka::topic::Topic;
@@ -420,7 +420,12 @@ impl Kafka {
 
 async fn at_queue(amqp: &AmqpClient, name: &str) -> Vec<Arrival> {
     let messages = amqp.take_all(name).await;
-    messages.iter().map(|message| Arrival { id: id(message), key: key(message) }).collect()
+    let arrival = |message: &lapin::message::BasicGetMessage| Arrival {
+        id: id(message),
+        key: key(message),
+        content: content(&message.delivery.data),
+    };
+    messages.iter().map(arrival).collect()
 }
 
 async fn at_topic(topic: &Topic) -> Vec<Arrival> {
@@ -429,7 +434,8 @@ async fn at_topic(topic: &Topic) -> Vec<Arrival> {
         let id = message.id().to_owned();
         let key = String::from_utf8(message.key.clone().unwrap()).unwrap();
         // Records without a key have their id as the key.
-        Arrival { key: Some(key).filter(|key| *key != id), id }
+        let content = content(message.payload.as_deref().unwrap_or_default());
+        Arrival { key: Some(key).filter(|key| *key != id), id, content }
     };
     messages.iter().map(arrival).collect()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bson::{Bson, DateTime, Document, Timestamp, Uuid};
 
 use crate::commands::{Settles, uuid};
-use crate::support::history::Committed;
+use crate::support::history::{Committed, content_of};
 use crate::traffic::Place;
 
 /// One change of a record.
@@ -26,6 +26,7 @@ pub struct Change {
 pub enum What {
     Inserted(Document),
     Updated { set: Document, unset: Vec<String> },
+    Replaced(Document),
     Deleted,
 }
 
@@ -57,7 +58,9 @@ struct Life {
     /// The owner of the lease.
     owner: Option<Uuid>,
     first_lease: Option<DateTime>,
-    /// Not ordered: scheduled once, dead by skip once, or discarded.
+    /// Of its message.
+    content: u64,
+    /// Not ordered: scheduled once, dead by skip once, discarded, or replaced.
     exempt: bool,
     gone: bool,
     kind: String,
@@ -104,6 +107,8 @@ pub struct Tally {
     pub deaths: usize,
     pub requeues: usize,
     pub discards: usize,
+    /// Documents that took the place of one with the same id.
+    pub replacements: usize,
     pub promotions: usize,
 }
 
@@ -111,6 +116,8 @@ pub struct Tally {
 #[derive(Default)]
 pub struct Ledger {
     lives: HashMap<String, Life>,
+    /// The lives of documents that others with the same id have replaced.
+    replaced: Vec<(String, Life)>,
     /// The leases that owners took after one of theirs was taken over before its end.
     robbed: HashMap<Uuid, HashSet<Uuid>>,
     pub breaches: Vec<Breach>,
@@ -122,15 +129,34 @@ impl Ledger {
     pub fn note(&mut self, change: Change, settles: &Settles) {
         let Change { id, at, brought, what } = change;
         match what {
-            What::Inserted(record) => _ = self.lives.insert(id, Life::of(&record, at, brought)),
+            What::Inserted(record) => self.insert(id, &record, at, brought),
+            What::Replaced(record) => {
+                self.remove(&id, at);
+                self.insert(id, &record, at, brought);
+            }
             What::Deleted => {
                 self.tally.discards += 1;
-                let life = self.lives.get_mut(&id).expect("it was inserted");
-                (life.gone, life.exempt) = (true, true);
-                life.until = life.until.or(Some(at));
+                self.remove(&id, at);
             }
             What::Updated { set, unset } => self.update(&id, at, &set, &unset, settles),
         }
+    }
+
+    fn insert(&mut self, id: String, record: &Document, at: DateTime, brought: DateTime) {
+        let mut life = Life::of(record, at, brought);
+        if let Some(before) = self.lives.remove(&id) {
+            self.tally.replacements += 1;
+            // Its lane may have to end first, whatever that waits for.
+            life.is_postponed = true;
+            self.replaced.push((id.clone(), before));
+        }
+        self.lives.insert(id, life);
+    }
+
+    fn remove(&mut self, id: &str, at: DateTime) {
+        let life = self.lives.get_mut(id).expect("it was inserted");
+        (life.gone, life.exempt) = (true, true);
+        life.until = life.until.or(Some(at));
     }
 
     fn update(
@@ -253,10 +279,16 @@ impl Ledger {
             id: id.clone(),
             key: life.key.clone(),
             seq: life.seq,
-            status: if life.gone { "dead".to_owned() } else { life.status.clone() },
+            content: life.content,
+            // What was delivered before it was removed must have arrived.
+            status: match life.status.as_str() {
+                status if !life.gone || status == "done" => status.to_owned(),
+                _ => "dead".to_owned(),
+            },
             exempt: life.exempt,
         };
-        let there = self.lives.iter().filter(|(_, life)| life.place == place);
+        let replaced = self.replaced.iter().map(|(id, life)| (id, life));
+        let there = self.lives.iter().chain(replaced).filter(|(_, life)| life.place == place);
         let mut committed: Vec<Committed> = there.map(record).collect();
         committed.sort_by(|one, other| one.id.cmp(&other.id));
         committed
@@ -353,6 +385,7 @@ impl Life {
         Self {
             key: record.get_str("key").ok().map(str::to_owned),
             seq: record.get_timestamp("seq").unwrap(),
+            content: content_of(record),
             lease: None,
             owner: None,
             first_lease: None,

@@ -78,6 +78,11 @@ pub enum OperatorChange {
     Ghosts,
     /// Requeues some dead records, by the command.
     Requeue,
+    /// Replaces the latest records, again and again: their events may be in the relays, or their
+    /// leases.
+    Replace,
+    /// Deletes them and inserts others with the same ids.
+    Reinsert,
 }
 
 /// The privileges that a relay loses.
@@ -118,7 +123,7 @@ impl Plan {
             }
             faults.push(healing(rng, duration, sick));
         }
-        line(rng, duration, 1..3, &mut faults, |rng| {
+        line(rng, duration, 2..5, &mut faults, |rng| {
             let how = one_of(
                 rng,
                 &[
@@ -128,6 +133,8 @@ impl Plan {
                     OperatorChange::Hasten,
                     OperatorChange::Ghosts,
                     OperatorChange::Requeue,
+                    OperatorChange::Replace,
+                    OperatorChange::Reinsert,
                 ],
             );
             (Fault::OperatorChange { how }, Duration::ZERO)

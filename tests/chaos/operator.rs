@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 
 use crate::history::History;
@@ -13,6 +13,9 @@ use crate::traffic::{FAR, GHOST, STREAM};
 
 /// How many records an operator changes at a time.
 const AT_A_TIME: usize = 3;
+
+/// How often an operator replaces records, one time after the other.
+const ROUNDS: usize = 40;
 
 /// A record that is due later than this is due by an operator's action alone.
 const FAR_AWAY: Duration = Duration::from_secs(600);
@@ -59,6 +62,41 @@ impl History {
                 let change = doc! { "$set": { "visibleAt": DateTime::now() } };
                 let _ = records.update_many(far, change).await;
             }
+            OperatorChange::Replace => {
+                for round in 0..ROUNDS {
+                    for record in self.latest().await {
+                        let (id, again) = another(record, round);
+                        let _ = records
+                            .replace_one(doc! { "_id": id, "status": "pending" }, again)
+                            .await;
+                    }
+                }
+            }
+            OperatorChange::Reinsert => {
+                for round in 0..ROUNDS {
+                    for record in self.latest().await {
+                        let (id, again) = another(record, round);
+                        let deleted = records.delete_one(free(&id)).await;
+                        if deleted.is_ok_and(|deleted| deleted.deleted_count == 1) {
+                            let _ = records.insert_one(again).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The latest records that wait, except events.
+    async fn latest(&self) -> Vec<Document> {
+        let plain = doc! {
+            "_id": { "$type": "string" }, "key": { "$regex": "^p" }, "status": "pending",
+            "payload": { "$type": "object" },
+        };
+        let records = self.outbox.records();
+        let find = records.find(plain).sort(doc! { "seq": -1 }).limit(AT_A_TIME as i64);
+        match find.await {
+            Ok(found) => found.try_collect().await.unwrap_or_default(),
+            Err(_) => Vec::new(),
         }
     }
 
@@ -108,6 +146,20 @@ impl History {
         let ids = first.map(|record| record.get_str("_id").unwrap().to_owned());
         ids.take(AT_A_TIME).collect()
     }
+}
+
+/// Another record with the same id, as its producer would write it.
+fn another(record: Document, round: usize) -> (String, Document) {
+    const PRODUCED: [&str; 8] =
+        ["_id", "key", "type", "payload", "destination", "headers", "partition", "status"];
+    let id = record.get_str("_id").expect("it was selected by that").to_owned();
+    let produced = record.into_iter().filter(|(name, _)| PRODUCED.contains(&name.as_str()));
+    let mut record: Document = produced.collect();
+    if let Ok(payload) = record.get_document_mut("payload") {
+        payload.insert("again", format!("{round} {}", rand::random::<u64>()));
+    }
+    record.insert("seq", Timestamp { time: 0, increment: 0 });
+    (id, record)
 }
 
 /// A waiting record that no relay has leased.

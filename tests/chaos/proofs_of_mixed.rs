@@ -10,7 +10,7 @@ use crate::commands::Settles;
 use crate::ledger::{Change, EventOf, Ledger, What};
 use crate::plan::{Kind, Peer, Plan, Sickness};
 use crate::sickness::Healings;
-use crate::support::history::Arrival;
+use crate::support::history::{Arrival, content_of};
 use crate::traffic::{Class, Place};
 use crate::verdict::{Seen, Verdict};
 
@@ -27,7 +27,9 @@ fn plan() -> Plan {
 }
 
 fn arrived(ids: &[&str], key: &str) -> Vec<Arrival> {
-    ids.iter().map(|id| Arrival { id: (*id).to_owned(), key: Some(key.to_owned()) }).collect()
+    let content = content_of(&doc! {});
+    let arrival = |id: &&str| Arrival { id: (*id).to_owned(), key: Some(key.to_owned()), content };
+    ids.iter().map(arrival).collect()
 }
 
 /// A ledger with lives of records, and what has arrived.

@@ -76,6 +76,7 @@ fn change(event: ChangeStreamEvent<Document>) -> Change {
     let Some(id) = id else { panic!("neither a text nor a UUID: {event:?}") };
     let what = match event.operation_type {
         OperationType::Insert => What::Inserted(event.full_document.expect("an insert has it")),
+        OperationType::Replace => What::Replaced(event.full_document.expect("a replace has it")),
         OperationType::Delete => What::Deleted,
         OperationType::Update => {
             let update = event.update_description.expect("an update has it");

@@ -1,5 +1,6 @@
 //! Hazards 3 and 4, and the lease's budget: which relay owns a record, and which one must stop.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bson::doc;
@@ -10,10 +11,10 @@ use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 use postrider::relay::lane::LaneEnd;
 use postrider::relay::settings::Settings;
 
-use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::outbox::{TestOutbox, eventually, record, versions};
 use crate::support::relay::{settings, start};
 use crate::support::relay_harness::RelayHarness;
-use crate::support::rival_relay::{RivalRelay, ids};
+use crate::support::rival_relay::RivalRelay;
 use crate::support::sink::TestSink;
 
 fn outcomes() -> [Outcome; 4] {
@@ -62,6 +63,69 @@ async fn a_record_released_after_the_read_waits_for_the_next_scan() {
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 1).await;
 }
 
+/// In each form of the lease statement: the first one, the general one, its repetition after a lost
+/// answer, and one by one after a refusal.
+#[fixture::test]
+async fn a_document_that_replaced_the_one_read_is_not_leased() {
+    let outbox = TestOutbox::restricted().await;
+    let (proxy, collections) = outbox.behind_proxy().await;
+    let leaser =
+        Leaser::new(collections, OwnerId::new(InstanceId::fresh()), Duration::from_secs(60));
+    let names = ["first", "general", "again", "one by one", "same"];
+    let read = async || {
+        outbox.insert(names.map(|id| record(id, id))).await;
+        versions(&outbox.collections, &names).await
+    };
+    let replace = async |id: &str| {
+        let records = outbox.records();
+        records.delete_one(doc! { "_id": id }).await.unwrap();
+        records.insert_one(record(id, id)).await.unwrap();
+    };
+    let read = read().await;
+    for id in &names[..4] {
+        replace(id).await;
+    }
+    let untouched = LeaseRequest { untouched: vec![read[0].clone()], ..LeaseRequest::default() };
+    let same = || read[4].clone();
+
+    let first = leaser.lease(LeaseId::fresh(), &untouched).await.unwrap();
+    let general = LeaseRequest::touched(vec![read[1].clone()]);
+    let general = leaser.lease(LeaseId::fresh(), &general).await.unwrap();
+    proxy.lose_answers_to("leaseOwner", 1);
+    let lease = LeaseId::fresh();
+    let again =
+        LeaseRequest { untouched: vec![read[2].clone(), same()], ..LeaseRequest::default() };
+    let again = leaser.lease(lease, &again).await.unwrap();
+
+    assert!(first.held.is_empty() && general.held.is_empty());
+    assert_eq!(again.held, HashSet::from([read[4].id.clone()]));
+    assert_eq!(outbox.count(doc! { "attempt": { "$exists": true } }).await, 1);
+    assert_eq!(outbox.count(doc! { "_id": "same", "leaseId": lease }).await, 1);
+}
+
+#[fixture::test]
+async fn a_record_replaced_between_a_scan_and_its_lease_is_read_again() {
+    let outbox = TestOutbox::restricted().await;
+    let sink = TestSink::default();
+    outbox.insert([record("a1", "a"), record("a2", "a"), record("b1", "b")]).await;
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
+    let mut again = record("a1", "a");
+    again.insert("payload", "the second one");
+    outbox.records().replace_one(doc! { "_id": "a1" }, again).await.unwrap();
+
+    let lanes = harness.acquire(seen).await;
+    harness.deliver(lanes).await;
+    assert_eq!(sink.ids(), ["b1"]);
+    let lanes = harness.acquire(harness.scan().await).await;
+    harness.deliver(lanes).await;
+
+    let delivered = sink.contents();
+    assert_eq!(sink.ids(), ["b1", "a2", "a1"], "it has a new place in its key");
+    assert_eq!(delivered[2].1, "the second one");
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+}
+
 #[fixture::test]
 async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
     let outbox = TestOutbox::restricted().await;
@@ -74,7 +138,8 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
         Duration::from_secs(60),
     );
 
-    let grant = leaser.lease(LeaseId::fresh(), &LeaseRequest::touched(ids(&["a1"]))).await.unwrap();
+    let wanted = LeaseRequest::touched(versions(&outbox.collections, &["a1"]).await);
+    let grant = leaser.lease(LeaseId::fresh(), &wanted).await.unwrap();
 
     assert!(grant.held.is_empty());
     assert_eq!(outbox.record("a1").await.get_i32("attempt").unwrap(), 1);
@@ -87,8 +152,8 @@ async fn a_live_lease_is_not_broken_and_an_expired_one_is() {
 async fn a_lease_whose_answer_was_lost_counts_once_and_is_complete() {
     let outbox = TestOutbox::restricted().await;
     let (proxy, collections) = outbox.behind_proxy().await;
-    let wanted = ids(&["a1", "a2", "a3"]);
     outbox.insert([record("a1", "a"), record("a2", "a"), record("a3", "a")]).await;
+    let wanted = versions(&outbox.collections, &["a1", "a2", "a3"]).await;
     outbox
         .records()
         .update_one(doc! { "_id": "a3" }, doc! { "$set": { "attempt": 4 } })

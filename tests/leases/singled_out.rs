@@ -7,11 +7,17 @@ use std::time::Duration;
 use bson::{Document, doc};
 use postrider::ids::{InstanceId, LeaseId};
 use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
+use postrider::outbox::reason::DeadReason;
+use postrider::outbox::record::Record;
+use postrider::outbox::repair::{Repairs, Unleasable};
 use postrider::outbox::settle::{Outcome, Settlement, Settlements, Unsettled};
 
 use crate::support::command_recorder::CommandRecorder;
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, record, versions};
+use crate::support::relay::settings;
+use crate::support::relay_harness::RelayHarness;
 use crate::support::rival_relay::{RivalRelay, ids};
+use crate::support::sink::TestSink;
 use crate::support::sizes::{LEASE_BYTES, MAX_DOCUMENT_BYTES, of_size};
 
 /// DocumentValidationFailure.
@@ -59,13 +65,42 @@ async fn a_lease_skips_refused_and_full_records() {
         Duration::from_secs(600),
     );
 
-    let wanted = ids(&["a", "b large", "c sealed", "d"]);
+    let wanted = versions(&outbox.admin, &["a", "b large", "c sealed", "d"]).await;
     let grant =
         leaser.lease(LeaseId::fresh(), &LeaseRequest::touched(wanted.clone())).await.unwrap();
 
     assert_eq!(grant.held, HashSet::from_iter(ids(&["a", "d"])));
     assert_eq!(grant.oversized, ids(&["b large"]));
-    assert_eq!(grant.refused, HashMap::from([(wanted[2].clone(), INVALID)]));
+    assert_eq!(grant.refused, HashMap::from([(wanted[2].id.clone(), INVALID)]));
+}
+
+/// The lease of each is tried by itself, since one of them stops the statement. What replaced the
+/// large one is small, and is not made dead as too large.
+#[fixture::test]
+async fn a_replaced_record_is_neither_leased_nor_dead_as_too_large() {
+    let outbox = TestOutbox::restricted().await;
+    let sink = TestSink::default();
+    let (large, _) = of_size("large", MAX_DOCUMENT_BYTES - LEASE_BYTES / 2);
+    outbox.insert([record("a", "a"), record("b", "b")]).await;
+    outbox.admin.records().insert_one(large.clone()).await.unwrap();
+    let harness = RelayHarness::new(&outbox.collections, sink.clone(), settings()).await;
+    let seen = harness.scan().await;
+    let large = Record::read(&large);
+    let again = record("b", "b");
+    outbox.records().replace_one(doc! { "_id": "b" }, again).await.unwrap();
+
+    let lanes = harness.acquire(seen).await;
+    harness.deliver(lanes).await;
+
+    assert_eq!(sink.ids(), ["a"]);
+    assert_eq!(statuses(&outbox, &["a", "b", "large"]).await, ["done", "pending", "dead"]);
+    let small = record("large", "large");
+    outbox.records().replace_one(doc! { "_id": "large" }, small).await.unwrap();
+    let (repairs, reason) =
+        (Repairs::new(outbox.collections.clone()), DeadReason::TooLarge(String::new()));
+    let is_dead = repairs.mark_dead(&large, Unleasable::Oversized, &reason, false).await.unwrap();
+    assert!(!is_dead);
+    assert_eq!(statuses(&outbox, &["large"]).await, ["pending"]);
 }
 
 #[fixture::test]

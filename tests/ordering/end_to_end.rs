@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::environment::unique;
-use crate::support::history::{Arrival, judge, read_back};
+use crate::support::history::{Arrival, content, judge, read_back};
 use crate::support::kafka::{self, topic::Topic};
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, command};
@@ -151,6 +151,7 @@ async fn kafka_receives_all_in_order_through_five_kills_of_the_relay() {
     // A key is in one partition, and in its order there.
     let arrived = topic.read().await.into_iter().map(|record| Arrival {
         id: record.id().to_owned(),
+        content: content(record.payload.as_deref().unwrap_or_default()),
         key: record.key.map(|key| String::from_utf8(key).unwrap()),
     });
     let findings = judge(&stored, &arrived.collect::<Vec<_>>());

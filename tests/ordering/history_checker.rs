@@ -9,6 +9,7 @@ fn record(id: &str, key: &str, seq: u32) -> Committed {
         id: id.to_owned(),
         key: (!key.is_empty()).then(|| key.to_owned()),
         seq: Timestamp { time: 1, increment: seq },
+        content: 0,
         status: "done".to_owned(),
         exempt: false,
     }
@@ -27,7 +28,8 @@ fn committed() -> Vec<Committed> {
 
 /// Arrivals under the key that is the id's first letter.
 fn arrived(ids: &[&str]) -> Vec<Arrival> {
-    let arrival = |id: &&str| Arrival { id: (*id).to_owned(), key: Some(id[..1].to_owned()) };
+    let arrival =
+        |id: &&str| Arrival { id: (*id).to_owned(), key: Some(id[..1].to_owned()), content: 0 };
     ids.iter().map(arrival).collect()
 }
 
@@ -88,6 +90,34 @@ fn a_message_under_a_wrong_key_is_a_phantom_and_its_record_lost() {
 }
 
 #[test]
+fn a_message_with_another_content_is_a_phantom_and_its_record_lost() {
+    let mut arrivals = arrived(&["k1", "k2", "k3", "l1", "l2"]);
+    arrivals[1].content = 7;
+
+    let findings = judge(&committed(), &arrivals);
+
+    assert_eq!(findings.phantoms, ["k2"]);
+    assert_eq!(findings.losses, ["k2"]);
+}
+
+/// The first content of `k2` may arrive, and need not; the second one must.
+#[test]
+fn each_content_of_a_replaced_document_is_judged() {
+    let mut records = committed();
+    (records[1].status, records[1].exempt) = ("dead".into(), true);
+    records.push(Committed { content: 7, ..record("k2", "k", 9) });
+    let late = Arrival { id: "k2".into(), key: Some("k".into()), content: 7 };
+    let first = arrived(&["k1", "k2", "k3", "l1", "l2"]);
+    let without: Vec<Arrival> = first.iter().filter(|one| one.id != "k2").cloned().collect();
+
+    let both = judge(&records, &[first.clone(), vec![late.clone()]].concat());
+    let last = judge(&records, &[without, vec![late]].concat());
+
+    assert!(both.is_kept() && last.is_kept(), "{both:?} {last:?}");
+    assert_eq!(judge(&records, &first).losses, ["k2"]);
+}
+
+#[test]
 fn a_seeded_inversion_is_caught_and_named() {
     let findings = judge(&committed(), &arrived(&["k1", "k3", "k2", "l1", "l2"]));
 
@@ -119,7 +149,7 @@ fn exempt_records_and_those_without_a_key_stand_in_no_order() {
     records[0].exempt = true;
     records.extend([record("a", "", 9), record("b", "", 8)]);
     let mut arrivals = arrived(&["k2", "k1", "k3", "l1", "l2"]);
-    arrivals.extend(["a", "b"].map(|id| Arrival { id: id.into(), key: None }));
+    arrivals.extend(["a", "b"].map(|id| Arrival { id: id.into(), key: None, content: 0 }));
 
     assert_eq!(judge(&records, &arrivals), Findings::default());
 }

@@ -73,3 +73,40 @@ async fn unstamped_records_are_read_after_the_first_read() {
 
     assert_eq!(order, ["earlier", "later"]);
 }
+
+/// Its `seq` is new, and an earlier record may have come before it: its run ends there. A document
+/// that replaced one since the second read is not leased.
+#[fixture::test]
+async fn a_replaced_record_is_sent_with_its_new_content_and_in_its_new_place() {
+    let standalone = Standalone::start().await;
+    let (outbox, sink) = (&standalone.outbox, TestSink::default());
+    outbox.insert([record("a", "k"), record("b", "k"), record("c", "l")]).await;
+    let replace = |id: &'static str| {
+        let records = outbox.records();
+        move || async move {
+            let key = if id == "a" { "k" } else { "l" };
+            let mut again = record(id, key);
+            again.insert("payload", "the second one");
+            records.replace_one(doc! { "_id": id }, again).await.unwrap();
+        }
+    };
+    let shows_it = |command: &Command| {
+        let cursor = command.answer.get_document("cursor");
+        let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch"));
+        command.name == "find" && batch.is_ok_and(|batch| batch.len() == 3)
+    };
+    standalone.recorder.after(shows_it, replace("a"));
+
+    let relay = start(&standalone.recorder.collections, sink.clone(), settings());
+    outbox.until_count(doc! { "status": "done" }, 3).await;
+    relay.stop().await;
+
+    let of = |id: &str| {
+        let contents = sink.contents();
+        contents.into_iter().filter(|(one, _)| one == id).map(|(_, text)| text).collect::<Vec<_>>()
+    };
+    assert_eq!(of("a"), ["the second one"]);
+    let ids = sink.ids();
+    let place = |id: &str| ids.iter().position(|one| one == id).unwrap();
+    assert!(place("b") < place("a"), "{ids:?}");
+}

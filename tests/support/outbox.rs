@@ -6,6 +6,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, Timestamp, doc};
 use mongodb::{Client, Collection};
 use postrider::outbox::collections::Collections;
+use postrider::outbox::record::{Record, RecordVersion};
 use postrider::schema::Validator;
 use postrider::schema::roles::{RELAY, SCHEMA};
 use postrider::schema::{self, SchemaOptions};
@@ -167,6 +168,17 @@ pub fn unstamped(id: &str, key: &str) -> Document {
     let mut record = record(id, key);
     record.remove("partition");
     record
+}
+
+/// These records as they are now, for a lease.
+pub async fn versions(collections: &Collections, ids: &[&str]) -> Vec<RecordVersion> {
+    let mut versions = Vec::new();
+    for id in ids {
+        let found = collections.records().find_one(doc! { "_id": id }).await.unwrap();
+        let record = Record::read(&found.expect("the record exists"));
+        versions.push(record.version().expect("it has a seq"));
+    }
+    versions
 }
 
 /// Inserts a document without changes, for example with a zero or absent `seq`.

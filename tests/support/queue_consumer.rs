@@ -9,7 +9,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
 use tokio::task::JoinHandle;
 
-use super::history::Arrival;
+use super::history::{Arrival, content};
 use super::outbox::eventually;
 
 /// Consumes one queue, and records what has arrived so far.
@@ -42,7 +42,7 @@ impl QueueConsumer {
                     AMQPValue::LongString(key) => String::from_utf8_lossy(key.as_bytes()).into(),
                     other => panic!("a key that is no text: {other:?}"),
                 });
-                book.lock().unwrap().push(Arrival { id, key });
+                book.lock().unwrap().push(Arrival { id, key, content: content(&message.data) });
             }
         });
         Self { seen, task, _connection: connection }

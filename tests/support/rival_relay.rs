@@ -8,7 +8,7 @@ use postrider::outbox::collections::Collections;
 use postrider::outbox::lease::{LeaseRequest, Leaser, OwnerId};
 use postrider::outbox::settle::{Outcome, Settlement, Settlements};
 
-use super::outbox::eventually;
+use super::outbox::{eventually, versions};
 
 /// Leases and settles records of an outbox, as another relay does.
 pub struct RivalRelay {
@@ -52,7 +52,8 @@ impl RivalRelay {
     /// Leases these records, which must be free.
     pub async fn take(&self, records: &[&str]) -> LeaseId {
         let lease = LeaseId::fresh();
-        let grant = self.leaser.lease(lease, &LeaseRequest::touched(ids(records))).await.unwrap();
+        let wanted = versions(&self.collections, records).await;
+        let grant = self.leaser.lease(lease, &LeaseRequest::touched(wanted)).await.unwrap();
         assert_eq!(grant.held.len(), records.len(), "the peer holds what it asked for");
         self.until_seen(lease, records.len()).await;
         lease
@@ -65,14 +66,9 @@ impl RivalRelay {
             let past = doc! { "$set": { "leaseUntil": bson::DateTime::from_millis(1_000) } };
             let records = self.collections.records();
             records.update_one(doc! { "_id": record }, past).await.unwrap();
+            let wanted = LeaseRequest::touched(versions(&self.collections, &[record]).await);
             // The owner may renew it in between.
-            !self
-                .leaser
-                .lease(lease, &LeaseRequest::touched(ids(&[record])))
-                .await
-                .unwrap()
-                .held
-                .is_empty()
+            !self.leaser.lease(lease, &wanted).await.unwrap().held.is_empty()
         })
         .await;
         self.until_seen(lease, 1).await;

@@ -43,6 +43,13 @@ impl Default for TestSink {
     }
 }
 
+/// A payload that names its record.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    id: String,
+}
+
 /// Another connection to the same broker.
 impl Clone for TestSink {
     fn clone(&self) -> Self {
@@ -129,9 +136,24 @@ impl TestSink {
         self.inner.arrived.lock().unwrap().clone()
     }
 
-    /// Ids of what arrived so far.
+    /// Ids of what arrived so far, each with the payload of its own record.
     pub fn ids(&self) -> Vec<String> {
-        self.arrived().into_iter().map(|message| message.id).collect()
+        let arrived = self.arrived();
+        for message in &arrived {
+            // As `support::outbox::record` writes it.
+            let payload = message.payload.as_deref().unwrap_or_default();
+            if let Ok(Named { id }) = serde_json::from_slice(payload) {
+                assert_eq!(id, message.id, "the payload of another record");
+            }
+        }
+        arrived.into_iter().map(|message| message.id).collect()
+    }
+
+    /// Ids and payloads of what arrived so far.
+    pub fn contents(&self) -> Vec<(String, String)> {
+        let text =
+            |payload: Option<Vec<u8>>| String::from_utf8(payload.unwrap_or_default()).unwrap();
+        self.arrived().into_iter().map(|message| (message.id, text(message.payload))).collect()
     }
 
     /// The most publishes of one key that overlapped.

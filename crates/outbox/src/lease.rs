@@ -14,10 +14,11 @@ use postrider_store::{StoreError, limits, within};
 
 use crate::collections::{Collections, Find, ID_INDEX, names};
 use crate::fields::{
-    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, STATUS,
-    UNTOUCHED, VISIBLE_AT,
+    ATTEMPT, ATTEMPT_LIMIT, ID, LEASE_CRASHES, LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, SEQ,
+    STATUS, UNTOUCHED, VISIBLE_AT,
 };
 use crate::ids::{InstanceId, LeaseId, RecordId};
+use crate::record::RecordVersion;
 
 /// The action of a lease, in errors and metrics.
 const LEASE: &str = "lease records";
@@ -75,9 +76,9 @@ pub struct Grant {
 #[derive(Clone, Debug, Default)]
 pub struct LeaseRequest {
     /// Records that have a field that a lease depends on.
-    pub touched: Vec<RecordId>,
+    pub touched: Vec<RecordVersion>,
     /// Records without such fields; leased if that is still so.
-    pub untouched: Vec<RecordId>,
+    pub untouched: Vec<RecordVersion>,
     /// Owner ids of dead instances: their leases can be taken over before they expire (see the
     /// relay's `LeaseOwners`).
     pub dead_owners: Vec<InstanceId>,
@@ -85,13 +86,17 @@ pub struct LeaseRequest {
 
 impl LeaseRequest {
     /// Requests these records, whatever fields they have.
-    pub fn touched(ids: Vec<RecordId>) -> Self {
-        Self { touched: ids, ..Self::default() }
+    pub fn touched(records: Vec<RecordVersion>) -> Self {
+        Self { touched: records, ..Self::default() }
     }
 
-    /// Returns all requested records.
+    /// Returns the ids of all requested records.
     pub fn ids(&self) -> Vec<RecordId> {
-        [self.touched.as_slice(), &self.untouched].concat()
+        self.versions().map(|record| record.id.clone()).collect()
+    }
+
+    fn versions(&self) -> impl Iterator<Item = &RecordVersion> {
+        self.touched.iter().chain(&self.untouched)
     }
 }
 
@@ -119,8 +124,13 @@ impl Leaser {
         self.length
     }
 
-    /// Leases those records that are still pending, due and free: not leased, or by a lease that
-    /// has expired or whose owner is dead.
+    /// Leases those records that are still the documents that were read, pending, due and free: not
+    /// leased, or by a lease that has expired or whose owner is dead.
+    ///
+    /// The caller publishes what it has read. So each filter names the `seq` that was read: a record
+    /// that was replaced since, or deleted and inserted again, is not leased. (A `seq` is new in
+    /// every document, so the filter does not pair it with its `_id`.) An edit in place keeps its
+    /// `seq` and is not noticed.
     ///
     /// Counts one attempt on every matched record, and one crash if an earlier lease ended without
     /// an outcome. The filter repeats status and expiry, since another instance may have settled or
@@ -145,7 +155,8 @@ impl Leaser {
             Ok(written) => written,
             Err(error) if error.is_refusal() => return Err(error),
             Err(lost) => {
-                match self.send(LEASE, vec![self.statement(lease, ids, dead_owners)]).await {
+                let all = self.statement(lease, request.versions(), dead_owners);
+                match self.send(LEASE, vec![all]).await {
                     // The first try may have leased them.
                     Err(error) if error.is_refusal() => return Err(lost),
                     written => written?,
@@ -226,12 +237,13 @@ impl Leaser {
         request: &LeaseRequest,
         grant: &mut Grant,
     ) -> Result<(), StoreError> {
-        let mut missing = request.ids();
-        missing.retain(|id| !grant.held.contains(id));
-        let statement = |id| self.statement(lease, std::slice::from_ref(id), &request.dead_owners);
+        let is_missing = |record: &&RecordVersion| !grant.held.contains(&record.id);
+        let missing: Vec<&RecordVersion> = request.versions().filter(is_missing).collect();
+        let statement =
+            |record: &&RecordVersion| self.statement(lease, [*record], &request.dead_owners);
         let written = self.send(LEASE, missing.iter().map(statement).collect()).await?;
         for (index, code) in written.failed {
-            let Some(id) = missing.get(index) else { continue };
+            let Some(RecordVersion { id, .. }) = missing.get(index) else { continue };
             if TOO_LARGE_CODES.contains(&code) {
                 grant.oversized.push(id.clone())
             } else {
@@ -253,8 +265,8 @@ impl Leaser {
 
     /// Builds the first lease of records without lease fields: it costs MongoDB a quarter less than
     /// the general statement.
-    fn first(&self, lease: LeaseId, ids: &[RecordId]) -> Document {
-        let mut filter = doc! { ID: { "$in": bson_ids(ids) }, STATUS: PENDING };
+    fn first(&self, lease: LeaseId, records: &[RecordVersion]) -> Document {
+        let mut filter = read(records);
         filter.extend(UNTOUCHED.map(|name| (name.to_owned(), doc! { "$exists": false }.into())));
         let set = doc! {
             ATTEMPT: 1,
@@ -265,7 +277,12 @@ impl Leaser {
         doc! { "q": filter, "u": [{ "$set": set }], "multi": true }
     }
 
-    fn statement(&self, lease: LeaseId, ids: &[RecordId], dead_owners: &[InstanceId]) -> Document {
+    fn statement<'a>(
+        &self,
+        lease: LeaseId,
+        records: impl IntoIterator<Item = &'a RecordVersion>,
+        dead_owners: &[InstanceId],
+    ) -> Document {
         let mine = Bson::from(lease);
         let mut free_or_mine = free();
         free_or_mine.push(doc! { LEASE_ID: mine.clone() });
@@ -279,18 +296,14 @@ impl Leaser {
             { "$ne": [{ "$type": format!("${LEASE_ID}") }, "binData"] },
             { "$ne": [{ "$type": format!("${LEASE_UNTIL}") }, "date"] },
         ] };
+        let is_due = doc! { "$or": [
+            { VISIBLE_AT: { "$not": { "$type": "date" } } },
+            { "$expr": { "$lte": [format!("${VISIBLE_AT}"), "$$NOW"] } },
+        ] };
+        let mut filter = read(records);
+        filter.insert("$and", vec![doc! { "$or": free_or_mine }, is_due]);
         doc! {
-            "q": {
-                ID: { "$in": bson_ids(ids) },
-                STATUS: PENDING,
-                "$and": [
-                    { "$or": free_or_mine },
-                    { "$or": [
-                        { VISIBLE_AT: { "$not": { "$type": "date" } } },
-                        { "$expr": { "$lte": [format!("${VISIBLE_AT}"), "$$NOW"] } },
-                    ] },
-                ],
-            },
+            "q": filter,
             "u": [{ "$set": {
                 ATTEMPT: { "$cond": [is_mine, format!("${ATTEMPT}"), incremented(ATTEMPT)] },
                 LEASE_CRASHES: {
@@ -345,6 +358,15 @@ fn incremented(field: &str) -> Document {
         ],
         "default": 1,
     } }
+}
+
+/// Matches those of these documents that are pending, and none that replaced them.
+fn read<'a>(records: impl IntoIterator<Item = &'a RecordVersion>) -> Document {
+    let (ids, seqs): (Vec<Bson>, Vec<Bson>) = records
+        .into_iter()
+        .map(|record| (Bson::from(&record.id), Bson::Timestamp(record.seq)))
+        .unzip();
+    doc! { ID: { "$in": ids }, SEQ: { "$in": seqs }, STATUS: PENDING }
 }
 
 /// Matches those of these records that the lease holds.

@@ -47,6 +47,16 @@ pub enum Placement {
     Invalid,
 }
 
+/// The document that was read, and no other: a replacement has the same `_id` and another `seq`,
+/// and so has a record that was deleted and inserted again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RecordVersion {
+    /// `_id`.
+    pub id: RecordId,
+    /// `seq`.
+    pub seq: Timestamp,
+}
+
 /// A pending record from a snapshot.
 ///
 /// Decoding never fails. A relay field of the wrong type is absent, a producer field is validated
@@ -108,6 +118,12 @@ impl Record {
             fields_read.meet(name, alone.get(VALUE).ok().flatten());
         }
         fields_read.into_record(raw.to_owned())
+    }
+
+    /// Returns what names this document in a conditional write; `None` without a usable `seq`, which
+    /// the relay must repair first.
+    pub fn version(&self) -> Option<RecordVersion> {
+        self.seq.map(|seq| RecordVersion { id: self.id.clone(), seq })
     }
 
     /// Returns the text that names the record in commands, even if its `_id` cannot be decoded.

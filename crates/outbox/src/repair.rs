@@ -92,7 +92,13 @@ impl Unleasable {
             }
             Self::Oversized => {
                 let waiting = doc! { "$in": [PENDING, SCHEDULED] };
-                doc! { ID: id, STATUS: waiting, LEASE_ID: Bson::Null }
+                let rest = match record.seq {
+                    Some(seq) => doc! { SEQ: Bson::Timestamp(seq) },
+                    None => without_seq(),
+                };
+                let mut filter = doc! { ID: id, STATUS: waiting, LEASE_ID: Bson::Null };
+                filter.extend(rest);
+                filter
             }
         };
         RawWriter::default().fields(&filter).finish()
@@ -347,19 +353,18 @@ fn give_seq(record: &Record) -> Document {
     if record.placement == Placement::Invalid {
         change.insert("$set", doc! { PARTITION: i32::from(record.partition) });
     }
-    doc! {
-        "q": {
-            ID: Bson::from(&record.id),
-            STATUS: PENDING,
-            "$or": [
-                { SEQ: { "$not": { "$type": "timestamp" } } },
-                { SEQ: { "$type": "array" } },
-                { SEQ: Bson::Timestamp(NO_SEQ) },
-            ],
-        },
-        "u": change,
-        "multi": false,
-    }
+    let mut filter = doc! { ID: Bson::from(&record.id), STATUS: PENDING };
+    filter.extend(without_seq());
+    doc! { "q": filter, "u": change, "multi": false }
+}
+
+/// Matches a record without a usable `seq`. (A comparison with null would match fewer.)
+fn without_seq() -> Document {
+    doc! { "$or": [
+        { SEQ: { "$not": { "$type": "timestamp" } } },
+        { SEQ: { "$type": "array" } },
+        { SEQ: Bson::Timestamp(NO_SEQ) },
+    ] }
 }
 
 /// Matches a record that has this field twice.
@@ -389,7 +394,7 @@ fn placed() -> Document {
 
 #[cfg(test)]
 mod tests {
-    use bson::rawdoc;
+    use bson::{Timestamp, rawdoc};
 
     use super::*;
     use crate::ids::InstanceId;
@@ -405,10 +410,11 @@ mod tests {
     fn record_is_marked_dead_only_while_the_cause_holds() {
         let owner = InstanceId::fresh();
         let until = DateTime::from_millis(7);
+        let seq = Timestamp { time: 1, increment: 2 };
         let read = |document: &Document| Record::read(&RawDocumentBuf::try_from(document).unwrap());
         let record = read(&doc! {
             "_id": 1, "key": "k", "status": "pending", "leaseId": bson::Uuid::new(),
-            "leaseUntil": until, "leaseOwner": owner,
+            "leaseUntil": until, "leaseOwner": owner, "seq": seq,
         });
         let expired = doc! { "$lte": ["$leaseUntil", "$$NOW"] };
         let names = doc! { "$objectToArray": "$$ROOT" };
@@ -435,6 +441,7 @@ mod tests {
                 Unleasable::Oversized,
                 doc! {
                     "_id": 1_i64, "status": { "$in": ["pending", "scheduled"] }, "leaseId": null,
+                    "seq": seq,
                 },
             ),
             (Unleasable::Unfit(Unfit::Nameless), doc! { "_id": 1, "status": "pending" }),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postrider_outbox::ids::{LeaseId, RecordId};
 use postrider_outbox::lease::{Grant, LeaseRequest};
-use postrider_outbox::record::{LaneKey, Record};
+use postrider_outbox::record::{LaneKey, Record, RecordVersion};
 use postrider_outbox::settle::Outcome;
 use postrider_store::StoreError;
 use postrider_store::boot_instant::BootInstant;
@@ -123,11 +123,12 @@ impl<'a, S: Sink> Acquirer<'a, S> {
         let records = acquisitions.iter().flat_map(|acquisition| &acquisition.records);
         let (touched, untouched): (Vec<&Record>, Vec<&Record>) =
             records.partition(|record| record.is_touched);
-        let ids = |records: Vec<&Record>| -> Vec<RecordId> {
-            records.into_iter().map(|record| record.id.clone()).collect()
+        // A record without a `seq` is not leased: a scan repairs it first.
+        let versions = |records: Vec<&Record>| -> Vec<RecordVersion> {
+            records.into_iter().filter_map(Record::version).collect()
         };
         let dead_owners = self.context.state.lease_owners.dead_among(touched.iter().copied());
-        let (touched, untouched) = (ids(touched), ids(untouched));
+        let (touched, untouched) = (versions(touched), versions(untouched));
         let request = LeaseRequest { touched, untouched, dead_owners };
         let asked = request.ids();
         let (id, leaser) = (LeaseId::fresh(), &self.context.leaser);

@@ -1,10 +1,11 @@
 //! The records of one key that are in flight, and what is known of those behind them. A
 //! [worker](crate::lane_worker) delivers them.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bson::Timestamp;
 use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
@@ -15,6 +16,7 @@ use tracing::debug;
 use crate::blocker::KeyBlock;
 use crate::in_flight::InFlight;
 use crate::lease::LeasedRecord;
+use crate::plan::InLane;
 use crate::settings::Settings;
 
 /// The records of one key that this relay has in flight.
@@ -38,12 +40,12 @@ pub struct Lane {
 struct State {
     /// Leased, not yet published, in order.
     waiting: VecDeque<LeasedRecord>,
-    /// Leased or confirmed, and not yet settled in MongoDB: a refill skips them.
-    in_flight: HashSet<RecordId>,
+    /// Leased or confirmed, and not yet settled in MongoDB, each with its `seq`: a refill skips them.
+    in_flight: HashMap<RecordId, Option<Timestamp>>,
     /// Settled during a refill, whose snapshot may still show them as leased.
-    settled_meanwhile: HashSet<RecordId>,
-    /// Records whose lease is under way.
-    expected: HashSet<RecordId>,
+    settled_meanwhile: HashMap<RecordId, Option<Timestamp>>,
+    /// Records whose lease is under way, each with its `seq`.
+    expected: HashMap<RecordId, Option<Timestamp>>,
     /// The first record of the lane.
     first: Option<RecordId>,
     /// Whether it holds all pending records of its key, as far as the change stream was handled.
@@ -66,7 +68,8 @@ struct State {
 
 impl State {
     fn take(&mut self, records: Vec<LeasedRecord>) {
-        self.in_flight.extend(records.iter().map(|held| held.record.id.clone()));
+        let versions = records.iter().map(|held| (held.record.id.clone(), held.record.seq));
+        self.in_flight.extend(versions);
         self.waiting.extend(records);
     }
 
@@ -221,7 +224,7 @@ impl Lane {
     pub(super) fn begin(&self, records: &[Record], is_complete: bool) {
         let mut state = self.state.lock();
         state.first = records.first().map(|record| record.id.clone());
-        state.expected.extend(records.iter().map(|record| record.id.clone()));
+        state.expected.extend(records.iter().map(|record| (record.id.clone(), record.seq)));
         state.is_complete = is_complete;
     }
 
@@ -233,20 +236,24 @@ impl Lane {
 
     /// Expects the lease of one more record. Returns false if its key has a pending record that the
     /// lane does not hold, or if the lane is full, has ended, or is not queued yet.
-    pub(super) fn offer(&self, id: &RecordId) -> bool {
+    pub(super) fn offer(&self, record: &Record) -> bool {
         let mut state = self.state.lock();
         let is_full = state.in_flight.len() + state.expected.len() >= Settings::WHOLE;
         if is_full || state.is_closed || !state.is_queued || !state.is_complete {
             state.is_complete = false;
             return false;
         }
-        state.expected.insert(id.clone())
+        if state.expected.contains_key(&record.id) {
+            return false;
+        }
+        state.expected.insert(record.id.clone(), record.seq);
+        true
     }
 
     /// Returns whether this record is in flight or being leased.
     pub(super) fn expects(&self, id: &RecordId) -> bool {
         let state = self.state.lock();
-        state.in_flight.contains(id) || state.expected.contains(id)
+        state.in_flight.contains_key(id) || state.expected.contains_key(id)
     }
 
     /// Adds those of the expected records that were leased. `more`, for the first records of the
@@ -295,18 +302,22 @@ impl Lane {
         self.state.lock().first.clone().unwrap_or_else(|| RecordId::from(bson::Bson::Null))
     }
 
-    /// Returns whether the record is in flight, or was since the refill under way was requested:
-    /// leased by this lane, confirmed, or settled.
-    pub fn had(&self, record: &Record) -> bool {
+    /// Returns what the lane has of a record that its refill has read: whether the record is in
+    /// flight, or was since the refill was requested (leased by this lane, confirmed, or settled).
+    pub fn has(&self, record: &Record) -> InLane {
         let state = self.state.lock();
-        state.in_flight.contains(&record.id)
-            || state.expected.contains(&record.id)
-            || state.settled_meanwhile.contains(&record.id)
+        let is_settled = state.settled_meanwhile.get(&record.id) == Some(&record.seq);
+        match state.in_flight.get(&record.id).or_else(|| state.expected.get(&record.id)) {
+            Some(seq) if *seq == record.seq => InLane::InFlight,
+            Some(_) => InLane::Replaced,
+            None if is_settled => InLane::InFlight,
+            None => InLane::Absent,
+        }
     }
 
     /// Returns the records that are leased, or confirmed and not yet settled.
     pub fn in_flight(&self) -> Vec<RecordId> {
-        self.state.lock().in_flight.iter().cloned().collect()
+        self.state.lock().in_flight.keys().cloned().collect()
     }
 
     /// Returns how many records a refill's snapshot may show that were in flight when it was
@@ -320,10 +331,10 @@ impl Lane {
     pub fn settled(&self, id: &RecordId) {
         let is_news = {
             let mut state = self.state.lock();
-            if let Some(id) = state.in_flight.take(id)
+            if let Some((id, seq)) = state.in_flight.remove_entry(id)
                 && state.refilling
             {
-                state.settled_meanwhile.insert(id);
+                state.settled_meanwhile.insert(id, seq);
             }
             // The lane may end, or request more.
             state.in_flight.is_empty() || state.waiting.is_empty() && state.more && !state.refilling

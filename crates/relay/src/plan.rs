@@ -31,12 +31,23 @@ pub struct PlanInput<'a> {
     pub taken: HashSet<LaneKey>,
     /// Whether a record must be quarantined for its lost connections.
     pub must_be_isolated: &'a dyn Fn(&RecordId) -> bool,
-    /// Whether the record is in flight in the lane that is refilled, or confirmed by it.
-    pub in_flight: &'a dyn Fn(&Record) -> bool,
+    /// What the lane that is refilled has of the record.
+    pub in_lane: &'a dyn Fn(&Record) -> InLane,
     /// Whether the instance that leased the record is dead.
     pub is_owner_dead: &'a dyn Fn(&Record) -> bool,
     /// Whether the record's sink and destination take records.
     pub availability: &'a dyn Fn(&Record) -> Availability,
+}
+
+/// What the lane that is refilled has of a record that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InLane {
+    /// Nothing.
+    Absent,
+    /// The record itself: in flight, or confirmed.
+    InFlight,
+    /// A document that this one has replaced since.
+    Replaced,
 }
 
 /// Whether a sink and a destination are available.
@@ -149,6 +160,8 @@ enum Decision {
     Waits(BlockReason, Option<DateTime>),
     /// It waits for a repair by this scan.
     Stops,
+    /// It waits for the end of the lane, which has a document with the same `_id`.
+    WaitsForLane,
 }
 
 /// Plans for `records`, which are in lane order and without a gap from the beginning of each key.
@@ -205,7 +218,7 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
                 }
                 break;
             }
-            Decision::Spent | Decision::GoesAlone => break,
+            Decision::Spent | Decision::GoesAlone | Decision::WaitsForLane => break,
             Decision::Goes => {
                 if run.records.len() >= cap {
                     run.more = true;
@@ -233,8 +246,10 @@ fn plan_lane(lane: LaneKey, records: Vec<Record>, input: &PlanInput<'_>, plan: &
 }
 
 fn decide(record: &Record, input: &PlanInput<'_>) -> Decision {
-    if (input.in_flight)(record) {
-        return Decision::InFlight;
+    match (input.in_lane)(record) {
+        InLane::Absent => {}
+        InLane::InFlight => return Decision::InFlight,
+        InLane::Replaced => return Decision::WaitsForLane,
     }
     let of_itself = RecordState::of(record, input.now, input.is_owner_dead);
     match of_itself {

@@ -11,7 +11,7 @@ use crate::metrics_page::{Settled, is_whole_and_clean};
 use crate::outage::{
     all_settled, has_no_error, logged, no_errors, settings, to, until_down_with, until_well,
 };
-use crate::support::history::{Arrival, judge, read_back};
+use crate::support::history::{Arrival, content, judge, read_back};
 use crate::support::outbox::TestOutbox;
 use crate::support::process::Postrider;
 use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
@@ -63,7 +63,7 @@ fn arrival(message: &BasicGetMessage) -> Arrival {
         Some(AMQPValue::LongString(key)) => key.to_string(),
         other => panic!("{other:?}"),
     };
-    Arrival { id: id(message), key: Some(key) }
+    Arrival { id: id(message), key: Some(key), content: content(&message.delivery.data) }
 }
 
 async fn run_outage(trouble: Fault, node: &Node, outbox: &TestOutbox, postrider: &Postrider) {

@@ -167,7 +167,7 @@ impl<S: Sink> Driver<S> {
             KeyState::Blocked => withhold(),
             KeyState::InFlight(lane) => {
                 let run = scanner.plan_one(record).runs.pop();
-                match run.filter(|_| lane.offer(&id)) {
+                match run.filter(|run| lane.offer(&run.records[0])) {
                     Some(run) => self.acquire_live(lane, run.records, Origin::Stream),
                     None => withhold(),
                 }

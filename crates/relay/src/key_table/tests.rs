@@ -365,7 +365,7 @@ fn withheld_event_makes_lane_incomplete_and_key_scanned() {
 
     withhold(&key_table, "k", 5);
 
-    assert!(!lane.offer(&head("next").id));
+    assert!(!lane.offer(&head("next")));
     key_table.end_lane(&lane, true);
     assert_eq!(asked(&key_table), ["k"]);
 }
@@ -412,7 +412,7 @@ fn lane_is_incomplete_when_event_follows_its_read() {
         assert!(key_table.register_scanned(&lane, &head("k"), read(&key_table, 5)));
         lane.queued();
 
-        assert_eq!(lane.offer(&head("next").id), takes, "{event}");
+        assert_eq!(lane.offer(&head("next")), takes, "{event}");
         key_table.end_lane(&lane, takes);
         assert_eq!(asked(&key_table).is_empty(), takes);
     }
@@ -433,7 +433,7 @@ fn record_is_not_added_behind_unqueued_records() {
             lane.queued();
         }
 
-        assert_eq!(lane.offer(&head("next").id), takes);
+        assert_eq!(lane.offer(&head("next")), takes);
     }
 }
 
@@ -468,7 +468,7 @@ fn live_state_is_forgotten_when_rotations_resume() {
 
     assert_eq!(key_table.live_period(), None);
     assert_eq!(key_table.pending_scans(), 0);
-    assert!(!lane.offer(&head("next").id));
+    assert!(!lane.offer(&head("next")));
     assert_eq!(all_pages(&key_table).0.len(), 2, "the one in hand, and the one that waits");
 }
 
@@ -489,7 +489,7 @@ fn read_of_an_earlier_period_is_inconclusive() {
     assert!(key_table.register_scanned(&lane, &head("k"), early));
     lane.queued();
 
-    assert!(!lane.offer(&head("next").id));
+    assert!(!lane.offer(&head("next")));
 }
 
 /// As after an election: the new primary may not know yet what the stream has shown.

@@ -114,12 +114,12 @@ fn unpublished_records_are_taken_in_order() {
 fn complete_lane_accepts_another_record() {
     let lane = begun([0]);
 
-    assert!(lane.offer(&id(1)), "while its first one is being leased");
-    assert!(!lane.offer(&id(1)), "not twice");
+    assert!(lane.offer(&record(1)), "while its first one is being leased");
+    assert!(!lane.offer(&record(1)), "not twice");
     assert!(lane.expects(&id(0)) && lane.expects(&id(1)) && !lane.expects(&id(2)));
     lane.add_expected(held([0]), &[id(0)], Some(false));
     lane.add_expected(held([1]), &[id(1)], None);
-    assert!(lane.offer(&id(2)), "while they are in hand");
+    assert!(lane.offer(&record(2)), "while they are in hand");
     assert!(lane.expects(&id(0)), "in hand");
     lane.add_expected(held([2]), &[id(2)], None);
 
@@ -133,7 +133,7 @@ fn complete_lane_accepts_another_record() {
 
 /// A refused offer makes the lane incomplete: a later record would overtake the refused one.
 fn assert_refuses(lane: &Lane, number: i64) {
-    assert!(!lane.offer(&id(number)));
+    assert!(!lane.offer(&record(number)));
     assert!(!lane.expects(&id(number)));
     lane.take_waiting();
     lane.settled(&id(0));
@@ -165,25 +165,25 @@ fn ended_lane_refuses_records() {
 fn unqueued_lane_refuses_records() {
     let lane = lane();
     lane.begin(&records([0]), true);
-    assert!(!lane.offer(&id(1)));
+    assert!(!lane.offer(&record(1)));
 
     lane.queued();
 
-    assert!(!lane.offer(&id(2)), "the one before it was refused");
+    assert!(!lane.offer(&record(2)), "the one before it was refused");
 }
 
 #[test]
 fn full_lane_refuses_records() {
     let most = i64::try_from(Settings::WHOLE).unwrap();
     let lane = holding(0..most - 1);
-    assert!(lane.offer(&id(most)), "one fits");
+    assert!(lane.offer(&record(most)), "one fits");
 
-    assert!(!lane.offer(&id(most + 1)), "one in hand or expected too many");
+    assert!(!lane.offer(&record(most + 1)), "one in hand or expected too many");
 
     for number in 0..most - 1 {
         lane.settled(&id(number));
     }
-    assert!(!lane.offer(&id(most + 2)), "behind one that was refused");
+    assert!(!lane.offer(&record(most + 2)), "behind one that was refused");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn refill_is_requested_when_half_is_left_and_few_unsettled() {
     lane.settled(&id(1));
     assert_eq!(next(&lane, Some(2)), (Err("await"), true));
     assert_eq!(next(&lane, Some(2)), (Err("await"), false), "once");
-    assert!(!lane.offer(&id(9)), "what the refill reads is not known");
+    assert!(!lane.offer(&record(9)), "what the refill reads is not known");
 }
 
 #[test]
@@ -338,28 +338,56 @@ fn settled_records_are_remembered_until_the_refill_arrives() {
     lane.add(held([0, 1, 2]), true);
     next(&lane, None).0.unwrap();
     lane.settled(&id(0));
-    assert!(!lane.had(&record(0)) && lane.had(&record(1)));
+    assert!(lane.has(&record(0)) == InLane::Absent && lane.has(&record(1)) == InLane::InFlight);
     assert_eq!(lane.had_count(), 2);
 
     next(&lane, None).0.unwrap();
     assert_eq!(next(&lane, Some(9)), (Ok(id(2)), true));
     lane.settled(&id(1));
 
-    assert!(lane.had(&record(1)) && lane.had(&record(2)) && !lane.had(&record(3)));
+    assert!(
+        lane.has(&record(1)) == InLane::InFlight
+            && lane.has(&record(2)) == InLane::InFlight
+            && lane.has(&record(3)) == InLane::Absent
+    );
     assert_eq!((lane.had_count(), lane.in_flight()), (2, vec![id(2)]));
     lane.add(Vec::new(), false);
-    assert!(!lane.had(&record(1)));
+    assert!(lane.has(&record(1)) == InLane::Absent);
     assert_eq!(lane.had_count(), 1);
+}
+
+/// It was replaced, or deleted and inserted again: the lane delivers another document.
+#[test]
+fn lane_has_only_the_document_that_was_leased() {
+    let replacement = |number: i64| {
+        let seq = bson::Timestamp { time: 9, increment: 9 };
+        let document = doc! { "_id": number, "key": "k", "seq": seq };
+        Record::read(&RawDocumentBuf::try_from(&document).unwrap())
+    };
+    let lane = lane();
+    lane.add(held([0, 1]), true);
+    next(&lane, None).0.unwrap();
+    next(&lane, Some(9)).0.unwrap();
+    lane.settled(&id(0));
+
+    assert_eq!(lane.has(&replacement(0)), InLane::Absent, "it may go");
+    assert_eq!(lane.has(&replacement(1)), InLane::Replaced, "its own lease would end the other's");
+    let lane = begun([0]);
+    assert_eq!(lane.has(&replacement(0)), InLane::Replaced);
 }
 
 #[test]
 fn record_being_leased_counts_as_had() {
     let lane = begun([0, 1]);
-    assert!(lane.had(&record(0)) && lane.had(&record(1)) && !lane.had(&record(2)));
+    assert!(
+        lane.has(&record(0)) == InLane::InFlight
+            && lane.has(&record(1)) == InLane::InFlight
+            && lane.has(&record(2)) == InLane::Absent
+    );
     assert_eq!((lane.had_count(), lane.in_flight()), (2, Vec::new()));
 
     lane.add_expected(held([0, 1]), &[id(0), id(1)], Some(false));
-    assert!(lane.offer(&id(2)));
+    assert!(lane.offer(&record(2)));
     assert_eq!((lane.had_count(), lane.in_flight().len()), (3, 2));
 }
 

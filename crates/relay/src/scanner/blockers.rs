@@ -94,7 +94,8 @@ impl<S: Sink> Scanner<'_, S> {
             unknown.extend(narrow(&mut blockers.misplaced, snapshot, &keys).await?);
         }
         if is_twice {
-            let first: HashSet<RecordId> = records.iter().map(|record| record.id.clone()).collect();
+            let seqs = records.iter().map(|record| (record.id.clone(), record.seq));
+            let first: HashMap<RecordId, Option<Timestamp>> = seqs.collect();
             records = seen_twice(snapshot.read(stretch, room).await?, &first);
         }
         if asks_blocked {
@@ -181,14 +182,15 @@ fn note(earliest: &mut Earliest, lane: LaneKey, seq: Option<Timestamp>) {
     };
 }
 
-/// Returns the leading records of each lane that the first read showed as well.
-fn seen_twice(again: Vec<Record>, first: &HashSet<RecordId>) -> Vec<Record> {
+/// Returns the leading records of each lane that the first read showed as well, and not only a
+/// document that they replaced.
+fn seen_twice(again: Vec<Record>, first: &HashMap<RecordId, Option<Timestamp>>) -> Vec<Record> {
     let mut cut: Option<LaneKey> = None;
     let is_known = |record: &Record| {
         if cut.as_ref() == Some(&record.lane) {
             return false;
         }
-        let known = first.contains(&record.id);
+        let known = first.get(&record.id) == Some(&record.seq);
         if !known {
             cut = Some(record.lane.clone());
         }

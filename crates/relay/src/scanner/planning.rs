@@ -7,7 +7,7 @@ use postrider_outbox::record::{LaneKey, Record};
 
 use crate::addressing::availability;
 use crate::lane::Lane;
-use crate::plan::{Availability, Plan, PlanInput, plan};
+use crate::plan::{Availability, InLane, Plan, PlanInput, plan};
 use crate::scanner::Scanner;
 use crate::scanner::snapshot_blockers::SnapshotBlockers;
 use crate::settings::Settings;
@@ -66,7 +66,7 @@ impl<S: Sink> Scanner<'_, S> {
     ) -> Plan {
         let context = self.context;
         let must_be_isolated = |id: &RecordId| context.state.connection_losses.must_be_isolated(id);
-        let in_flight = |record: &Record| refill.is_some_and(|lane| lane.had(record));
+        let in_lane = |record: &Record| refill.map_or(InLane::Absent, |lane| lane.has(record));
         let is_all_available = context.all_up() && context.all_confirm();
         let availability = |record: &Record| {
             if is_all_available { Availability::Available } else { availability(context, record) }
@@ -80,7 +80,7 @@ impl<S: Sink> Scanner<'_, S> {
             blocked: blockers.dead.keys().cloned().collect(),
             taken,
             must_be_isolated: &must_be_isolated,
-            in_flight: &in_flight,
+            in_lane: &in_lane,
             is_owner_dead: &|record| context.state.lease_owners.is_dead(record),
             availability: &availability,
         };

@@ -5,6 +5,10 @@
 //! Each record is committed before the next is inserted, and its event arrives in that order,
 //! whenever the relay handles it. A read takes two steps: the snapshot, and its use. Leases are
 //! w:1, and a failover may roll them back. A relay that counts as dead may continue.
+//!
+//! A producer may insert a record under the `_id` of an earlier one: it replaces a pending record, or
+//! inserts again what was delivered and removed. Records are numbered by `seq`, so it is another
+//! record here, of the same document.
 
 use stateright::{Model, Property};
 
@@ -23,6 +27,8 @@ struct Bounds {
     kinds: Vec<Fault>,
     /// Whether leases end while their owners continue.
     expires: bool,
+    /// The most records that take the `_id` of an earlier one.
+    replacements: usize,
     without: Option<Without>,
 }
 
@@ -68,6 +74,10 @@ enum Without {
     BlockedWaits,
     /// Records enter a lane only after those of the read.
     ReadFirst,
+    /// A lease names the `seq` that was read.
+    LeaseNamesSeq,
+    /// The event of a replacement is withheld while the lane has what it replaced.
+    ReplacementWaits,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,6 +86,8 @@ enum Status {
     NotInserted,
     Pending,
     Done,
+    /// It was pending when another one took its `_id`.
+    Replaced,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -84,8 +96,12 @@ struct Record {
     owner: Option<usize>,
     /// Whether the owner's lease has not ended.
     is_leased: bool,
+    /// The record for which the owner has leased it: another one, if the lease does not name `seq`.
+    leased_as: usize,
     /// Whether it is not due.
     waits: bool,
+    /// The record that took its `_id`.
+    successor: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -138,11 +154,15 @@ struct State {
     faults: usize,
     is_inverted: bool,
     is_repeated: bool,
+    /// Whether a record was settled as done that has not arrived.
+    is_false: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Insert(usize),
+    /// The next record is inserted under the `_id` of this one.
+    Replace(usize),
     Expire(usize),
     Due(usize),
     OrphanArrives(usize),
@@ -167,11 +187,26 @@ enum Action {
 }
 
 impl Relay {
-    fn holds(&self, record: usize) -> bool {
-        self.lane.iter().any(|(one, _)| *one == record)
-            || self.out.is_some_and(|(one, _)| one == record)
-            || self.unsettled.contains(&record)
-            || self.shown.contains(&record)
+    /// The records of its lane, and those that are about to enter it.
+    fn holds(&self) -> impl Iterator<Item = usize> {
+        let lane = self.lane.iter().map(|(one, _)| *one);
+        let out = self.out.iter().map(|(one, _)| *one);
+        lane.chain(out).chain(self.unsettled.iter().copied()).chain(self.shown.iter().copied())
+    }
+}
+
+impl State {
+    /// The record that has the `_id` of this one now.
+    fn document(&self, record: usize) -> usize {
+        self.records[record].successor.map_or(record, |successor| self.document(successor))
+    }
+
+    /// The record that a relay has leased for this one, if it still has the lease.
+    fn leased(&self, relay: usize, record: usize) -> Option<usize> {
+        let document = self.document(record);
+        let Record { status, owner, leased_as, .. } = self.records[document];
+        let ours = status == Status::Pending && owner == Some(relay) && leased_as == record;
+        ours.then_some(document)
     }
 }
 
@@ -211,8 +246,10 @@ impl OneKey {
     }
 
     fn arrive(state: &mut State, record: usize) {
-        let earlier = &state.arrived[..record];
-        state.is_inverted |= !state.arrived[record] && earlier.iter().any(|arrived| !arrived);
+        // What was replaced may never arrive.
+        let is_missing =
+            |one: usize| !state.arrived[one] && state.records[one].status != Status::Replaced;
+        state.is_inverted |= !state.arrived[record] && (0..record).any(is_missing);
         state.is_repeated |= state.arrived[record];
         state.arrived[record] = true;
     }
@@ -221,17 +258,19 @@ impl OneKey {
     fn release(state: &mut State, relay: usize, records: &[usize]) -> bool {
         let mut all = true;
         for record in records {
-            let record = &mut state.records[*record];
-            let ours = record.status == Status::Pending && record.owner == Some(relay);
-            if ours {
+            let leased = state.leased(relay, *record);
+            if let Some(leased) = leased {
+                let record = &mut state.records[leased];
                 (record.owner, record.is_leased) = (None, false);
             }
-            all &= ours;
+            all &= leased.is_some();
         }
         all
     }
 
-    fn event(&self, relay: &mut Relay) {
+    fn event(&self, state: &mut State, number: usize) {
+        let before = state.clone();
+        let relay = &mut state.relays[number];
         let (record, event) = (relay.position, relay.position + 1);
         relay.position = event;
         if !relay.is_live {
@@ -247,6 +286,8 @@ impl OneKey {
         let waits = matches!(relay.key, Key::Waits | Key::Unscanned);
         let is_complete = !relay.is_incomplete && relay.withheld <= relay.covered;
         let is_first = !relay.shown.is_empty() && self.has(Without::ReadFirst);
+        let is_of = |one: usize| before.document(one) == before.document(record);
+        let is_held = relay.holds().any(is_of) && self.has(Without::ReplacementWaits);
         match relay.key {
             Key::Free => {
                 relay.key = Key::InFlight;
@@ -258,10 +299,9 @@ impl OneKey {
                 relay.lane = vec![(record, false)];
             }
             Key::InFlight if is_first => self.withhold(relay, event),
+            Key::InFlight if is_held => self.withhold(relay, event),
             Key::InFlight if !relay.ends && (is_complete || !self.has(Without::AllWithheld)) => {
-                if !relay.holds(record) {
-                    relay.lane.push((record, false));
-                }
+                relay.lane.push((record, false));
             }
             _ => self.withhold(relay, event),
         }
@@ -305,10 +345,11 @@ impl OneKey {
             lane.iter().filter(|(_, held)| *held).map(|(one, _)| *one).collect();
         let asked = std::mem::take(&mut state.relays[number].asked);
         for one in &asked {
-            let record = &mut state.records[*one];
+            let names = if self.has(Without::LeaseNamesSeq) { *one } else { state.document(*one) };
+            let record = &mut state.records[names];
             let is_free = record.owner.is_none() || !record.is_leased;
             if record.status == Status::Pending && !record.waits && is_free {
-                (record.owner, record.is_leased) = (Some(number), true);
+                (record.owner, record.is_leased, record.leased_as) = (Some(number), true, *one);
                 held.push(*one);
             }
         }
@@ -342,13 +383,22 @@ impl OneKey {
         let mut state = state.clone();
         match action {
             Action::Insert(number) => state.records[number].status = Status::Pending,
+            Action::Replace(number) => {
+                let next = self.inserted(&state);
+                let replaced = &mut state.records[number];
+                if replaced.status == Status::Pending {
+                    *replaced = Record { status: Status::Replaced, ..Record::default() };
+                }
+                replaced.successor = Some(next);
+                state.records[next].status = Status::Pending;
+            }
             Action::Expire(number) => state.records[number].is_leased = false,
             Action::Due(number) => state.records[number].waits = false,
             Action::OrphanArrives(number) => {
                 state.orphans[number] = false;
                 Self::arrive(&mut state, number);
             }
-            Action::Event(number) => self.event(&mut state.relays[number]),
+            Action::Event(number) => self.event(&mut state, number),
             Action::Snapshot(number) => {
                 state.relays[number].read = Some((self.inserted(&state), state.records));
             }
@@ -383,14 +433,14 @@ impl OneKey {
                 }
             }
             Action::Settle(number, record) => {
-                let settled = &mut state.records[record];
-                let ours = settled.status == Status::Pending && settled.owner == Some(number);
-                if ours {
-                    *settled = Record { status: Status::Done, ..Record::default() };
+                let leased = state.leased(number, record);
+                if let Some(leased) = leased {
+                    state.is_false |= !state.arrived[leased];
+                    state.records[leased] = Record { status: Status::Done, ..Record::default() };
                 }
                 let relay = &mut state.relays[number];
                 relay.unsettled.retain(|one| *one != record);
-                relay.is_incomplete |= !ours && self.has(Without::LossReads);
+                relay.is_incomplete |= leased.is_none() && self.has(Without::LossReads);
                 self.end(relay);
             }
             Action::Rollback => {
@@ -409,10 +459,11 @@ impl OneKey {
                     lane.into_iter().filter(|(_, held)| *held).map(|(one, _)| one).collect();
                 let is_refused = matches!(action, Action::Refuse(_));
                 let mut is_lost = !Self::release(&mut state, number, &rest);
+                let leased = state.leased(number, record);
                 let ours = Self::release(&mut state, number, &[record]);
                 is_lost |= !ours;
-                if is_refused && ours {
-                    state.records[record].waits = true;
+                if let Some(leased) = leased.filter(|_| is_refused) {
+                    state.records[leased].waits = true;
                 }
                 if !is_refused && !has_arrived {
                     state.orphans[record] = true;
@@ -456,6 +507,12 @@ impl OneKey {
         let inserted = self.inserted(state);
         if inserted < self.bounds.records {
             actions.push(Action::Insert(inserted));
+            let records = &state.records[..inserted];
+            let replaced = records.iter().filter(|record| record.successor.is_some()).count();
+            if replaced < self.bounds.replacements {
+                let current = (0..inserted).filter(|one| records[*one].successor.is_none());
+                actions.extend(current.map(Action::Replace));
+            }
         }
         for (number, record) in state.records.iter().enumerate() {
             if self.bounds.expires && record.owner.is_some() && record.is_leased {
@@ -552,6 +609,7 @@ impl Model for OneKey {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ORDER, |_, state: &State| !state.is_inverted),
+            Property::always(CONTENT, |_, state: &State| !state.is_false),
             Property::always(FINISH, |key: &Self, state: &State| !key.is_stranded(state)),
             Property::always(ONCE, |key: &Self, state: &State| {
                 key.bounds.faults > 0
@@ -571,6 +629,7 @@ impl Model for OneKey {
 }
 
 const ORDER: &str = "first deliveries follow the order";
+const CONTENT: &str = "what is done has arrived";
 const FINISH: &str = "nothing is left behind";
 const ONCE: &str = "without faults nothing is sent twice";
 
@@ -598,6 +657,20 @@ fn one_relay_keeps_the_order_and_misses_nothing() {
     let all = [Rollback, Refusal, Connection, Stream, Crash];
     let bounds = Bounds { expires: true, ..one_relay(3, 1, &all) };
     check(bounds).assert_holds("`live`: one relay, one fault of any kind", "test");
+}
+
+#[test]
+fn a_replaced_document_is_delivered_as_it_is() {
+    use Fault::{Connection, Crash, Refusal, Rollback, Stream};
+    let bounds = Bounds { replacements: 2, ..one_relay(3, 0, &[]) };
+    check(bounds).assert_holds("`live`: one relay, replaced documents", "test");
+    for fault in [Rollback, Refusal, Connection, Stream, Crash] {
+        let bounds = Bounds { expires: true, replacements: 1, ..one_relay(3, 1, &[fault]) };
+        let name = format!("`live`: one relay, a replaced document, {fault:?}");
+        check(bounds).assert_holds(&name, "test");
+    }
+    let bounds = Bounds { expires: true, replacements: 1, ..two_relays(0, &[]) };
+    check(bounds).assert_holds("`live`: two relays, a replaced document", "test");
 }
 
 #[test]
@@ -695,4 +768,17 @@ fn a_record_of_a_waiting_key_is_left() {
 fn records_of_a_read_enter_the_lane_first() {
     let bounds = one_relay(3, 0, &[]);
     breaks("what a read has shown comes first", bounds, Without::ReadFirst, ORDER);
+}
+
+#[test]
+fn a_lease_is_of_the_document_that_was_read() {
+    let bounds = Bounds { replacements: 1, ..one_relay(2, 0, &[]) };
+    breaks("a lease names the seq that was read", bounds, Without::LeaseNamesSeq, CONTENT);
+}
+
+#[test]
+fn a_replacement_waits_for_the_lane_of_what_it_replaced() {
+    let bounds = Bounds { replacements: 1, ..one_relay(3, 1, &[Fault::Refusal]) };
+    let name = "a replacement waits while the lane has what it replaced";
+    breaks(name, bounds, Without::ReplacementWaits, FINISH);
 }
