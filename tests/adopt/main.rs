@@ -8,6 +8,7 @@ mod support;
 mod arrivals;
 mod debezium;
 mod disturbances;
+mod failovers;
 mod history;
 mod oplog;
 mod presets;

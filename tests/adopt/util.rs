@@ -20,7 +20,7 @@ pub struct TestSource {
 }
 
 /// A mapping without a preset: key, type, payload and a status.
-const SOURCE_FIELDS: [&str; 6] = [
+pub const SOURCE_FIELDS: [&str; 6] = [
     "adopt.fields.key=k",
     "adopt.fields.type==T",
     "adopt.fields.payload=p",

@@ -23,8 +23,8 @@ use crate::metrics::AdoptMetrics;
 use crate::read::{CopyCandidate, ReadOutcome, read};
 use crate::report::{AdoptError, AdoptReport};
 use crate::source::{
-    BATCH_PAUSE, Source, SourceChange, SourceStream, StartPoint, StreamStart, change, is_lost,
-    next_page,
+    BATCH_PAUSE, READ_CHANGES, Source, SourceChange, SourceStream, StartPoint, StreamStart, change,
+    is_lost, next_page,
 };
 use crate::source_check::SourceError;
 use crate::state::BridgeStore;
@@ -104,7 +104,8 @@ impl Bridge {
     pub async fn dry_run(&self, from: Option<&StartPoint>) -> Result<AdoptReport, AdoptError> {
         let behind = self.behind(from).await?;
         let mut report = AdoptReport::default();
-        let mut scan = self.source.scan(behind.as_ref()).await?;
+        let at = self.source.snapshot_time().await?;
+        let mut scan = self.source.scan(at, behind.as_ref()).await?;
         while let Some(page) = next_page(&mut scan).await? {
             let candidates = self.read_all(&page, &mut report).await?;
             let (known, candidates) = self.split_known(candidates).await?;
@@ -379,18 +380,17 @@ impl Bridge {
                 let limit = limits::BATCH_TIMEOUT;
                 let next = tokio::select! {
                     () = stop.cancelled() => return Err(Interrupt::Stopped),
-                    next = within("read changes of the other outbox", limit, next) => next,
+                    next = within(READ_CHANGES, limit, next) => next,
                 };
                 let Some(event) = next.map_err(of_stream)? else { break };
-                match change(event) {
-                    Some(SourceChange::Ended) => {
+                match change(event)? {
+                    SourceChange::Ended => {
                         // (What was inserted before is copied first.)
                         has_ended = true;
                         break;
                     }
-                    Some(SourceChange::Id(id)) => ids.push(id),
-                    Some(SourceChange::Document(document)) => documents.push(document),
-                    None => {}
+                    SourceChange::Id(id, at) => ids.push((id, at)),
+                    SourceChange::Document(document) => documents.push(document),
                 }
             }
             let token = stream.resume_token().map(|token| bson_of(&token)).transpose()?;
@@ -398,7 +398,7 @@ impl Bridge {
                 lease.renew(token.as_ref()).await?;
                 continue;
             }
-            documents.extend(lease.during(stop, self.documents(&ids)).await?);
+            documents.extend(lease.during(stop, self.documents(ids)).await?);
             let candidates = self.read_all(&documents, report).await?;
             // (A resume token behind the end of the collection would be of no use.)
             let token = token.as_ref().filter(|_| !has_ended);
@@ -409,13 +409,15 @@ impl Bridge {
         }
     }
 
-    /// The documents of these ids as they are now, in the order of the first change of each: only those that the filter
-    /// selects, because the filter and the handler cannot be conditions on a change.
-    async fn documents(&self, ids: &[Bson]) -> Result<Vec<RawDocumentBuf>, StoreError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let found = self.source.by_ids(ids).await?.into_iter();
+    /// The documents of these changes as they are behind the last one, in the order of the first change of each: only
+    /// those that the filter selects, because the filter and the handler cannot be conditions on a change.
+    async fn documents(
+        &self,
+        changes: Vec<(Bson, Timestamp)>,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let (ids, times): (Vec<Bson>, Vec<Timestamp>) = changes.into_iter().unzip();
+        let Some(last) = times.into_iter().max() else { return Ok(Vec::new()) };
+        let found = self.source.by_ids(&ids, last).await?.into_iter();
         let mut found: HashMap<IdKey, RawDocumentBuf> =
             found.map(|document| (IdKey::of_document(&document), document)).collect();
         Ok(ids.iter().filter_map(|id| found.remove(&IdKey::of(id))).collect())

@@ -52,7 +52,7 @@ impl Bridge {
         // (The sort reads everything before the first page.)
         let opening = async {
             failpoint::hit("adopt::before_scan");
-            self.source.scan(behind).await
+            self.source.scan(at, behind).await
         };
         let mut scan = lease.during(stop, opening).await?;
         loop {

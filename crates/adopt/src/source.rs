@@ -21,6 +21,9 @@ pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(100);
 /// The documents of one batch of the server.
 const BATCH_DOCUMENTS: u32 = 1_000;
 
+/// The reading of the change stream.
+pub(crate) const READ_CHANGES: &str = "read changes of the other outbox";
+
 /// A change stream of the source.
 pub(crate) type SourceStream = ChangeStream<ChangeStreamEvent<RawDocumentBuf>>;
 
@@ -72,11 +75,15 @@ impl Source {
         Ok(read.await?.at)
     }
 
-    /// Opens a scan of what a majority has, in the order of the source's time and `_id`.
+    /// Opens a scan of what a majority has, this time included, in the order of the source's time and `_id`.
     ///
     /// It does not read a snapshot: MongoDB keeps those for `minSnapshotHistoryWindowInSeconds` only, and the scan of a large
     /// backlog lasts longer. What is committed while it lasts may be in it: see [`ChangedSince`].
-    pub(crate) async fn scan(&self, behind: Option<&Bson>) -> Result<RawBatchCursor, StoreError> {
+    pub(crate) async fn scan(
+        &self,
+        at: Timestamp,
+        behind: Option<&Bson>,
+    ) -> Result<RawBatchCursor, StoreError> {
         let mut order = doc! { &self.time: 1 };
         order.insert("_id", 1);
         let mut filter = self.condition.clone();
@@ -89,7 +96,7 @@ impl Source {
             "sort": order,
             "allowDiskUse": true,
             "batchSize": BATCH_DOCUMENTS,
-            "readConcern": { "level": "majority" },
+            "readConcern": majority_at(at),
         };
         let opening = self
             .database
@@ -106,7 +113,9 @@ impl Source {
     pub(crate) async fn watch(&self, from: StreamStart) -> Result<SourceStream, StoreError> {
         let mut pipeline = self.changes();
         if self.status.is_some() {
-            pipeline.push(doc! { "$project": { "operationType": 1, "documentKey": 1 } });
+            pipeline.push(
+                doc! { "$project": { "operationType": 1, "documentKey": 1, "clusterTime": 1 } },
+            );
         }
         self.open(pipeline, from, BATCH_PAUSE).await
     }
@@ -187,12 +196,32 @@ impl Source {
         pipeline
     }
 
-    /// Reads documents by their `_id`, in any order.
-    pub(crate) async fn by_ids(&self, ids: &[Bson]) -> Result<Vec<RawDocumentBuf>, StoreError> {
-        let filter = doc! { "$and": [self.condition.clone(), { "_id": { "$in": ids } }] };
-        let reading = async { self.documents.find(filter).await?.try_collect().await };
+    /// Reads documents by their `_id`, in any order, as a majority has them at this time or later.
+    pub(crate) async fn by_ids(
+        &self,
+        ids: &[Bson],
+        at: Timestamp,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let command = doc! {
+            "find": self.documents.name(),
+            "filter": { "$and": [self.condition.clone(), { "_id": { "$in": ids } }] },
+            "readConcern": majority_at(at),
+            "maxTimeMS": i64::try_from(limits::BATCH_TIMEOUT.as_millis()).unwrap_or(i64::MAX),
+        };
+        let reading = async {
+            let finding = self.database.run_cursor_command(command).selection_criteria(primary());
+            finding.await?.with_type().try_collect().await
+        };
         within("read the other outbox", limits::BATCH_TIMEOUT, reading).await
     }
+}
+
+/// What a majority has at this time or later.
+///
+/// The commit point of a primary that has just been elected may be behind what its predecessor has reported. Without
+/// the time, it would not find a document whose change was received, and the bridge would go past that document.
+fn majority_at(time: Timestamp) -> Document {
+    doc! { "level": "majority", "afterClusterTime": time }
 }
 
 /// The value to which an update sets a field, in each form in which MongoDB may report it: `a.b.c` is `{a: {b: {c}}}`,
@@ -224,23 +253,31 @@ pub(crate) fn is_lost(error: &StoreError) -> bool {
 
 /// A change that matters.
 pub(crate) enum SourceChange {
-    /// The document of this `_id`, which has a status, was inserted or changed.
-    Id(Bson),
+    /// The document of this `_id`, which has a status, was inserted or changed at this time.
+    Id(Bson, Timestamp),
     /// This document, which has no status, was inserted.
     Document(RawDocumentBuf),
     /// The collection was dropped or renamed.
     Ended,
 }
 
-pub(crate) fn change(event: ChangeStreamEvent<RawDocumentBuf>) -> Option<SourceChange> {
-    match event.operation_type {
-        OperationType::Drop | OperationType::Rename | OperationType::Invalidate => {
-            Some(SourceChange::Ended)
-        }
-        _ => match event.full_document {
-            Some(document) => Some(SourceChange::Document(document)),
-            None => Some(SourceChange::Id(event.document_key?.get("_id")?.clone())),
-        },
+/// What a change means.
+pub(crate) fn change(event: ChangeStreamEvent<RawDocumentBuf>) -> Result<SourceChange, StoreError> {
+    if let OperationType::Drop | OperationType::Rename | OperationType::Invalidate =
+        event.operation_type
+    {
+        return Ok(SourceChange::Ended);
+    }
+    if let Some(document) = event.full_document {
+        return Ok(SourceChange::Document(document));
+    }
+    let id = event.document_key.and_then(|mut key| key.remove("_id"));
+    match (id, event.cluster_time) {
+        (Some(id), Some(at)) => Ok(SourceChange::Id(id, at)),
+        _ => Err(StoreError::Answer {
+            action: READ_CHANGES,
+            detail: "a change without documentKey or clusterTime".to_owned(),
+        }),
     }
 }
 
