@@ -167,7 +167,7 @@ impl Ledger {
         unset: &[String],
         settles: &Settles,
     ) {
-        let Self { lives, robbed, breaches, tally } = self;
+        let Self { lives, robbed, breaches, tally, .. } = self;
         let life = lives.get_mut(id).expect("it was inserted");
         let named = || id.to_owned();
         let to = set.get_str("status").unwrap_or(&life.status).to_owned();
