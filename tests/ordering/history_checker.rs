@@ -100,7 +100,7 @@ fn a_message_with_another_content_is_a_phantom_and_its_record_lost() {
     assert_eq!(findings.losses, ["k2"]);
 }
 
-/// The first content of `k2` may arrive, and need not; the second one must.
+/// The first content of `k2` may arrive, and is not required to; the second one must.
 #[test]
 fn each_content_of_a_replaced_document_is_judged() {
     let mut records = committed();
