@@ -274,7 +274,10 @@ impl Brokers {
 
     /// A message that no relay has published.
     pub async fn publish_stray(&self, id: &str, key: &str) {
-        self.rabbitmq().amqp_client().await.publish(&self.name, PLAIN, id, Some(key)).await;
+        // The content of a record that `support::outbox::record` makes.
+        let body = format!(r#"{{"id":"{id}"}}"#);
+        let amqp = self.rabbitmq().amqp_client().await;
+        amqp.publish(&self.name, PLAIN, (id, Some(key)), body.as_bytes()).await;
     }
 
     /// Removes messages that have arrived; the rest arrives again in its order. Returns how many it
@@ -287,7 +290,7 @@ impl Brokers {
             if ids.contains(&id.as_str()) {
                 found += 1
             } else {
-                amqp.publish(name, PLAIN, &id, key.as_deref()).await
+                amqp.publish(name, PLAIN, (&id, key.as_deref()), &message.delivery.data).await
             }
         }
         found

@@ -117,11 +117,11 @@ async fn poison_leaves(queue_type: &str) {
         assert_eq!(failures, 0);
         if attempts == 5 {
             // An operator moves it back.
-            amqp.publish("", QUEUE, "poison", Some("a")).await;
+            amqp.publish("", QUEUE, ("poison", Some("a")), b"{}").await;
         }
     }
     // An empty id is none.
-    amqp.publish("", QUEUE, "", Some("a")).await;
+    amqp.publish("", QUEUE, ("", Some("a")), b"{}").await;
     until_dead(&amqp, "").await;
     postrider.stop().await;
 }

@@ -70,7 +70,13 @@ impl AmqpClient {
     }
 
     /// Publishes a message as a relay does, with its id and key, and waits for the confirm.
-    pub async fn publish(&self, exchange: &str, routing_key: &str, id: &str, key: Option<&str>) {
+    pub async fn publish(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        (id, key): (&str, Option<&str>),
+        body: &[u8],
+    ) {
         let mut headers = FieldTable::default();
         if let Some(key) = key {
             headers.insert("message-key".into(), text(key));
@@ -82,7 +88,7 @@ impl AmqpClient {
         self.channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
         let (exchange, routing_key) = (exchange.into(), routing_key.into());
         let options = BasicPublishOptions::default();
-        let sending = self.channel.basic_publish(exchange, routing_key, options, b"{}", properties);
+        let sending = self.channel.basic_publish(exchange, routing_key, options, body, properties);
         sending.await.unwrap().await.unwrap();
     }
 
