@@ -4,8 +4,8 @@
 //! answers and failovers; `assignment` is which instance owns what. `takeover` is which leases are
 //! taken over before they end, `names` is which process holds a name, and `poison` is how records
 //! that crash the process are isolated. `feed` is how events get positions, and how a reader misses
-//! none. `bridge` is how documents of another outbox are copied across failovers. `book`, `circuit`, `placement` and `window` are small models of what `protocol` leaves
-//! out. `docs/proof-results.md` says what is modelled, what is left out and why that is sound, and what
+//! none. `bridge` is how documents of another outbox are copied across failovers. `book`, `circuit`,
+//! `placement` and `window` are small models of what `protocol` leaves out. `docs/proof-results.md` says what is modelled, what is left out and why that is sound, and what
 //! each removed guard leads to.
 //!
 //! Models find errors of a protocol, not of its code: the same guards are taken out of the product
