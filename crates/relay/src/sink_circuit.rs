@@ -15,8 +15,8 @@ const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(500);
 /// A circuit that opens within this time after it closed was closed briefly.
 const BRIEF_PERIOD: Duration = Duration::from_millis(500);
 
-/// Brief closings in a row after which the next probe waits: a record that breaks its connection
-/// does so twice before it is quarantined.
+/// Brief closings in a row after which the next probe waits, longer each time: a record that breaks its
+/// connection does so twice before it is quarantined.
 const BRIEF_CLOSINGS: u32 = 3;
 
 /// Keeps publishes away from a sink that is down.
@@ -137,11 +137,12 @@ impl SinkCircuit {
         on_down: impl Fn(),
     ) {
         let work = async {
-            let mut brief = 0;
+            let mut brief = 0_u32;
             loop {
                 on_down();
-                if brief >= BRIEF_CLOSINGS {
-                    tokio::time::sleep(FIRST_PROBE_PAUSE.min(sink_probe_interval_max)).await;
+                if let Some(excess) = brief.checked_sub(BRIEF_CLOSINGS) {
+                    let pause = FIRST_PROBE_PAUSE.saturating_mul(2_u32.saturating_pow(excess));
+                    tokio::time::sleep(pause.min(sink_probe_interval_max)).await;
                 }
                 self.probe_until_up(sink, sink_probe_interval_max).await;
                 on_up();
@@ -211,19 +212,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn flapping_sink_is_probed_after_a_pause() {
+    async fn flapping_sink_is_probed_after_growing_pauses() {
         let (circuit, sink) = (SinkCircuit::new("s".into()), Flapping(AtomicUsize::new(0)));
-        let began = Instant::now();
+        let began = tokio::time::Instant::now();
         let stop = CancellationToken::new();
         let on_up = || {
-            if sink.0.load(Ordering::Relaxed) == 5 {
+            if sink.0.load(Ordering::Relaxed) == 6 {
                 stop.cancel();
             }
         };
 
         circuit.run(&sink, LONGEST_PAUSE, &stop, on_up, || ()).await;
 
-        assert!(began.elapsed() >= 2 * FIRST_PROBE_PAUSE, "{:?}", began.elapsed());
+        let pauses = (1 + 2 + 4) * FIRST_PROBE_PAUSE;
+        assert!(began.elapsed() >= pauses, "{:?}", began.elapsed());
     }
 
     #[tokio::test]
