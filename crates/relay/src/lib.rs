@@ -130,8 +130,8 @@ use crate::sink_circuit::SinkCircuit;
 use crate::store_health::StoreHealth;
 use crate::turns::{ProbeBudget, Turns};
 
-/// Time after `relay.shutdown_timeout` in which sinks may close, and interrupted records be
-/// released.
+/// Time at the end of `relay.shutdown_timeout`, a quarter of it at most, in which sinks may close, and
+/// interrupted records be released.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// Maximum number of records that the error of a slow stop names.
@@ -298,16 +298,18 @@ impl<S: Sink> Relay<S> {
         ended?;
         let mut draining = std::pin::pin!(driver.drain());
         let limit = context.settings.shutdown_timeout;
-        let mut drained = tokio::time::timeout(limit, &mut draining).await;
+        let until = tokio::time::Instant::now() + limit;
+        let close_grace = CLOSE_GRACE.min(limit / 4);
+        let mut drained = tokio::time::timeout(limit - close_grace, &mut draining).await;
         // Nothing depends on it: a broker that does not answer sees the connection end.
         let closing = context
             .sinks
             .values()
             .map(|handle| async { tokio::join!(handle.sink.close(), handle.isolated.close()) });
-        let closing = tokio::time::timeout(CLOSE_GRACE, join_all(closing));
+        let closing = tokio::time::timeout(close_grace, join_all(closing));
         if drained.is_err() {
             // A hung publish ends with its connection; then its records can be released.
-            (_, drained) = tokio::join!(closing, tokio::time::timeout(CLOSE_GRACE, draining));
+            (_, drained) = tokio::join!(closing, tokio::time::timeout_at(until, draining));
         } else {
             let _ = closing.await;
         }
