@@ -116,7 +116,7 @@ impl<S: Sink> IsolatedConnections<S> {
                 sink = %self.name,
                 cause = %down,
                 "failed to open an isolated connection; quarantined records and probes \
-                 of destinations wait for it; allow the user at least six connections"
+                 of destinations wait for it; allow the user at least seven connections and 32 channels"
             );
         }
     }

@@ -1,6 +1,7 @@
 //! The RabbitMQ sink on a real broker: a vhost for each test, and one node that tests stop and
 //! freeze, one after the other.
 
+mod channels;
 mod closures;
 mod connection;
 mod hidden;

@@ -82,6 +82,12 @@ impl Vhost {
         self.call(Method::PUT, &format!("topic-permissions/{}/{user}", self.name), may).await;
     }
 
+    /// Limits the `max-channels` or `max-connections` of a user.
+    pub async fn limit_user(&self, user: &str, what: &str, limit: u32) {
+        let value = json!({ "value": limit });
+        self.call(Method::PUT, &format!("user-limits/{user}/{what}"), value).await;
+    }
+
     /// Gives a user another password; connected clients stay connected.
     pub async fn set_password(&self, user: &str, password: &str) {
         let who = json!({ "password": password, "tags": "" });

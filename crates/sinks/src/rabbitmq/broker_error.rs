@@ -1,10 +1,21 @@
 //! The meaning of an error with which the broker closed a channel or connection.
 
+use std::io;
+
 use lapin::ErrorKind;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
 use postrider_settings::files::io_text;
 
+use crate::rabbitmq::config::RabbitMqConfig;
 use crate::rabbitmq::rendering::Target;
+
+/// The channels that each connection must be able to have: that for messages and that for liveness. The control
+/// connection has one at least.
+pub(super) const REQUIRED_CHANNELS: u16 = 2;
+/// The channels of a sink that publishes: the control connection's is the third.
+const REQUIRED_USER_CHANNELS: u16 = REQUIRED_CHANNELS + 1;
+/// The connections of a sink that publishes: its own, and the control connection.
+const REQUIRED_CONNECTIONS: u16 = 2;
 
 /// `content-too-large`, a channel error.
 const CONTENT_TOO_LARGE: u16 = 311;
@@ -16,10 +27,17 @@ pub(super) const ACCESS_REFUSED: u16 = 403;
 pub(super) const NOT_FOUND: u16 = 404;
 /// `precondition-failed`: also RabbitMQ's reply to a message above its `max_message_size`.
 const PRECONDITION_FAILED: u16 = 406;
-/// `not-allowed`: the vhost is missing, or closed to the user.
+/// `channel-error`: a frame for a channel that is not open.
+const CHANNEL_ERROR: u16 = 504;
+/// `resource-error`: the broker lacks something.
+const RESOURCE_ERROR: u16 = 506;
+/// `not-allowed`: the vhost is missing, or closed to the user, or a limit of the user is reached.
 const NOT_ALLOWED: u16 = 530;
 /// `internal-error`: a fault of the broker.
 const INTERNAL_ERROR: u16 = 541;
+
+/// The cause of a link that went down without a reply of the broker.
+pub(super) const CONNECTION_LOST: &str = "connection lost";
 
 /// Returns reply code and reply text, if the broker sent the error.
 pub(super) fn reply(error: &lapin::Error) -> Option<(u16, String)> {
@@ -39,17 +57,35 @@ pub(super) fn text(error: &lapin::Error) -> String {
     // (`Display` of `lapin` repeats its sources.)
     match (reply(error), error.kind()) {
         (Some((_, reply_text)), _) => quoted(&reply_text),
+        (None, ErrorKind::IOError(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {
+            CONNECTION_LOST.to_owned()
+        }
         (None, ErrorKind::IOError(error)) => io_text(error),
         (None, _) => error.to_string(),
     }
 }
 
-/// Returns why there is no connection, with the remedy if it is known.
-pub(super) fn connect_error(error: &lapin::Error) -> SinkDown {
-    let text = text(error);
+/// Returns why there is no connection, or too few channels on it, with the remedy if it is known.
+pub(super) fn connect_error(error: &lapin::Error, config: &RabbitMqConfig) -> SinkDown {
+    let mut text = text(error);
+    let limit_of =
+        |what: &str, reply_text: &str| reply_text.contains(what) && reply_text.contains("limit");
     let remedy = match reply(error) {
         Some((ACCESS_REFUSED, _)) => {
-            "check the user and password in the URI, or username and password_file"
+            "check the user and password in the URI, or username and password_file; RabbitMQ \
+             accepts the user guest only from its own host"
+        }
+        Some((NOT_ALLOWED, reply_text)) if limit_of("number of channels", &reply_text) => {
+            let required = format!("; {REQUIRED_USER_CHANNELS} channels are required");
+            text.push_str(&required);
+            "allow the user more of them, for each sink and instance (rabbitmqctl \
+             set_user_limits USER '{\"max-channels\": 16}')"
+        }
+        Some((NOT_ALLOWED, reply_text)) if limit_of("connection limit", &reply_text) => {
+            let required = format!("; {REQUIRED_CONNECTIONS} connections are required");
+            text.push_str(&required);
+            "allow more of them, for each sink and instance (rabbitmqctl set_user_limits, \
+             set_vhost_limits; max-connections)"
         }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("not found") => {
             "create it (rabbitmqctl add_vhost), or change the URI"
@@ -66,7 +102,22 @@ pub(super) fn connect_error(error: &lapin::Error) -> SinkDown {
         }
         _ => "",
     };
-    SinkDown::new(text).with_remedy(remedy)
+    SinkDown::new(text).with_remedy(remedy).preceded_by(cannot_connect(config))
+}
+
+/// Returns why a connection with this limit of channels cannot be used.
+pub(super) fn too_few_channels(channel_max: u16, config: &RabbitMqConfig) -> SinkDown {
+    let detail = format!(
+        "the connection may have {channel_max} channel, and {REQUIRED_CHANNELS} channels are required"
+    );
+    SinkDown::new(detail)
+        .with_remedy("raise channel_max of the URI, or of the broker (rabbitmq.conf)")
+        .preceded_by(cannot_connect(config))
+}
+
+/// The words in front of the cause.
+pub(super) fn cannot_connect(config: &RabbitMqConfig) -> String {
+    format!("cannot connect to {}: ", config.redacted_uri())
 }
 
 /// The part of a target that the broker refused.
@@ -122,7 +173,10 @@ fn failure(
             };
         }
         CONNECTION_FORCED => PublishFailure::ConnectionEnded,
-        INTERNAL_ERROR => PublishFailure::Indeterminate,
+        // Not about a message: the user, the channel or the broker is the cause.
+        CHANNEL_ERROR | RESOURCE_ERROR | NOT_ALLOWED | INTERNAL_ERROR => {
+            PublishFailure::Indeterminate
+        }
         CONTENT_TOO_LARGE if is_only => PublishFailure::TooLarge,
         PRECONDITION_FAILED if is_only && reply_text.contains("size") => PublishFailure::TooLarge,
         _ if is_only => PublishFailure::Rejected,
@@ -209,6 +263,8 @@ mod tests {
                 PublishFailure::ConnectionEnded,
             ),
             (INTERNAL_ERROR, "INTERNAL_ERROR", "x", true, PublishFailure::Indeterminate),
+            (NOT_ALLOWED, "NOT_ALLOWED - limit", "x", true, PublishFailure::Indeterminate),
+            (CHANNEL_ERROR, "CHANNEL_ERROR - closed", "x", true, PublishFailure::Indeterminate),
         ] {
             let (failure, _) = failure(code, reply_text, &to(exchange, "any"), only);
             assert_eq!(failure, expected, "{reply_text} {exchange} {only}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lapin::types::ShortString;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
-use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
+use tokio::sync::{Mutex, MutexGuard, SemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::active_link::Link as _;
@@ -32,7 +32,7 @@ impl RabbitMq {
             Admission::Allowed => {
                 self.publish_on(&link, &link.requests, None, rendered, until).await
             }
-            Admission::Trial => self.publish_on_trial(&link, rendered, until).await,
+            Admission::Trial => self.try_target(&link, rendered, until).await,
             Admission::Refused(error) => Err(error),
             Admission::Untested(trial) => self.test_target(&trial, &link, rendered, until).await,
         };
@@ -95,21 +95,10 @@ impl RabbitMq {
             match self.refused.admit(target) {
                 Admission::Refused(error) => Err(error),
                 Admission::Allowed => Ok((trial, None)),
-                // The semaphore is never closed.
-                Admission::Untested(_) | Admission::Trial => {
-                    Ok((trial, self.trial_permits.acquire().await.ok()))
-                }
+                Admission::Untested(_) | Admission::Trial => Ok((trial, self.trial_permit().await)),
             }
         };
-        let (trial, permit) = tokio::select! {
-            admitted = admission => admitted?,
-            down = link.lost() => return Err(down.into()),
-            () = link.replaced() => return Err(not_sent(LINK_REPLACED)),
-            () = tokio::time::sleep_until(until) => {
-                let detail = "the first messages to its destination are not confirmed";
-                return Err(PublishError::new(PublishFailure::Unconfirmed, detail));
-            }
-        };
+        let (trial, permit) = self.wait_for_trial(link, admission, until).await??;
         if self.is_late(until) {
             let detail = "the first messages to its destination took too long";
             return Err(PublishError::new(PublishFailure::Unconfirmed, detail));
@@ -127,6 +116,40 @@ impl RabbitMq {
         trying.await
     }
 
+    /// Publishes a message to a target that was forbidden some time ago.
+    async fn try_target(
+        &self,
+        link: &Link,
+        rendered: Rendered,
+        until: Instant,
+    ) -> Result<(), PublishError> {
+        let _permit = self.wait_for_trial(link, self.trial_permit(), until).await?;
+        self.publish_on_trial(link, rendered, until).await
+    }
+
+    async fn trial_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.control.trial_permits.acquire().await.ok()
+    }
+
+    /// Waits until other trials have an outcome.
+    async fn wait_for_trial<T>(
+        &self,
+        link: &Link,
+        trial: impl Future<Output = T>,
+        until: Instant,
+    ) -> Result<T, PublishError> {
+        tokio::select! {
+            trial = trial => Ok(trial),
+            down = link.lost() => Err(down.into()),
+            () = link.replaced() => Err(not_sent(LINK_REPLACED)),
+            () = tokio::time::sleep_until(until) => {
+                let detail = "the first messages to its destination are not confirmed";
+                Err(PublishError::new(PublishFailure::Unconfirmed, detail))
+            }
+        }
+    }
+
     /// Publishes a message on a channel of its own, and notes whether its target is permitted.
     async fn publish_on_trial(
         &self,
@@ -136,7 +159,11 @@ impl RabbitMq {
     ) -> Result<(), PublishError> {
         let opening = link.open_trial_channel();
         let channel = self.prepare(link, "a new channel", opening, until).await?;
-        let channel = channel.map_err(not_sent)?;
+        // Messages to other destinations need no such channel.
+        let channel = channel.map_err(|down| {
+            let detail = format!("cannot be tried on a channel of its own: {down}");
+            PublishError::new(PublishFailure::Unconfirmed, detail)
+        })?;
         let target = rendered.target.clone();
         let result = self.publish_on(link, &channel.requests, None, rendered, until).await;
         let is_answered = result.as_ref().err().is_none_or(|error| error.failure.is_answer());
@@ -146,7 +173,7 @@ impl RabbitMq {
         result
     }
 
-    /// Waits for the broker's part before a message can be sent.
+    /// Waits for the broker's part on the control connection before a message can be sent.
     async fn prepare<T>(
         &self,
         link: &Link,
@@ -162,7 +189,11 @@ impl RabbitMq {
             () = tokio::time::sleep_until(until) => {
                 let limit = self.settings.delivery.timeout;
                 let down = SinkDown::new(format!("no response to {what} within {limit:?}"));
-                link.retire(down.clone());
+                self.control.renew();
+                // Nor was there one on the connection that publishes.
+                if !link.liveness.has_replied_within(limit) {
+                    link.retire(down.clone());
+                }
                 Err(down.into())
             }
         }

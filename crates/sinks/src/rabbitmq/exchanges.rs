@@ -1,7 +1,7 @@
-//! The exchanges that can be published to, as seen on one connection.
+//! The exchanges that can be published to, as seen on one link.
 //!
 //! A publish to a missing exchange makes RabbitMQ close the channel of all messages. So each exchange is looked
-//! up first, by a passive declaration on a channel of its own. Whether a publish to it is permitted cannot be
+//! up first, by a passive declaration on the [`ControlConnection`]. Whether a publish to it is permitted cannot be
 //! looked up: see [`RefusedTargets`].
 //!
 //! Newer brokers (RabbitMQ 4.2.6 and later) refuse the look-up to users that only have the right to write. For
@@ -9,24 +9,25 @@
 //! then tried on a channel of its own, like a forbidden one.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
-use lapin::{Channel, Connection, ExchangeKind};
+use lapin::{Channel, ExchangeKind};
 use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure};
 
 use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
+use crate::rabbitmq::control_connection::ControlConnection;
 use crate::rabbitmq::refused_targets::{RefusedTargets, refused};
 use crate::rabbitmq::rendering::Target;
 
-/// The known exchanges of one connection.
+/// The known exchanges of one link.
 #[derive(Debug)]
 pub(super) struct Exchanges {
     known: Mutex<HashMap<ShortString, Visibility>>,
     refused: Arc<RefusedTargets>,
-    channel: tokio::sync::Mutex<Option<Channel>>,
 }
 
 /// Why an exchange may be published to.
@@ -38,9 +39,9 @@ enum Visibility {
 }
 
 impl Exchanges {
-    /// Creates the state of a new connection: no exchange is known.
+    /// Creates the state of a new link: no exchange is known.
     pub(super) fn new(refused: Arc<RefusedTargets>) -> Self {
-        Self { known: Mutex::default(), refused, channel: tokio::sync::Mutex::default() }
+        Self { known: Mutex::default(), refused }
     }
 
     /// Makes sure that an exchange of this name exists, as far as the broker allows a look-up.
@@ -50,46 +51,39 @@ impl Exchanges {
     /// [`PublishFailure::Retryable`] if there is none; [`PublishFailure::SinkDown`] if the look-up fails.
     pub(super) async fn look_up(
         &self,
-        connection: &Connection,
+        control: &ControlConnection,
         name: &ShortString,
     ) -> Result<(), PublishError> {
         if let Some(known) = self.recall(name) {
             return known;
         }
-        let mut channel = self.channel.lock().await;
-        // The previous holder of the channel may have looked up the same exchange.
+        let look_up = control.begin_look_up().await;
+        // The previous one may have been that of the same exchange.
         if let Some(known) = self.recall(name) {
             return known;
         }
-        let looked_up = async {
-            let channel = match &mut *channel {
-                Some(channel) => channel,
-                none => none.insert(connection.create_channel().await?),
-            };
-            declare_passively(channel, name.clone()).await
+        let cannot_look_up = |cause: &dyn fmt::Display| {
+            let detail = format!("cannot look up an exchange: {cause}");
+            Err(PublishError::new(PublishFailure::SinkDown, detail))
         };
-        let Err(error) = looked_up.await else {
-            self.known.lock().insert(name.clone(), Visibility::Exists);
-            return Ok(());
-        };
-        // The broker has closed it.
-        *channel = None;
-        match broker_error::reply(&error) {
-            Some((ACCESS_REFUSED, _)) => {
+        match look_up.run(name).await {
+            Ok(Ok(())) => {
+                self.known.lock().insert(name.clone(), Visibility::Exists);
+                Ok(())
+            }
+            Ok(Err((ACCESS_REFUSED, _))) => {
                 self.known.lock().insert(name.clone(), Visibility::Hidden);
                 Ok(())
             }
-            Some((NOT_FOUND, reply_text)) => {
+            Ok(Err((NOT_FOUND, reply_text))) => {
                 let error = refused(&reply_text);
                 let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
                 let refusal = Refusal { scope: Scope::Exchange, is_forbidden: false, reply_text };
                 self.note_refusal(&target, refusal);
                 Err(error)
             }
-            _ => {
-                let detail = format!("cannot look up an exchange: {error}");
-                Err(PublishError::new(PublishFailure::SinkDown, detail))
-            }
+            Ok(Err((_, reply_text))) => cannot_look_up(&broker_error::quoted(&reply_text)),
+            Err(down) => cannot_look_up(&down),
         }
     }
 

@@ -1,25 +1,24 @@
 //! One connection to the broker: opened, watched, retired. A lost one is never revived; the next probe opens
 //! another.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
-use lapin::runtime::default_runtime;
-use lapin::tcp::AMQPUriTcpExt;
 use lapin::types::ShortString;
-use lapin::{Connection, ConnectionProperties, ConnectionStatus, Event};
+use lapin::{Channel, ConnectionStatus, Event};
 use postrider_relay::sink::{PublishError, SinkDown};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::active_link;
 use crate::liveness::Liveness;
-use crate::rabbitmq::broker_error::{self, Refusal};
+use crate::rabbitmq::broker_error::{self, CONNECTION_LOST, REQUIRED_CHANNELS, Refusal};
 use crate::rabbitmq::config::RabbitMqSettings;
+use crate::rabbitmq::connection::Connection;
+use crate::rabbitmq::control_connection::{self, ControlConnection};
 use crate::rabbitmq::exchanges::Exchanges;
 use crate::rabbitmq::link_state::LinkState;
 use crate::rabbitmq::metrics::RabbitMqMetrics;
@@ -33,15 +32,13 @@ use crate::rabbitmq::trial_channel::TrialChannel;
 /// answer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long `lapin` may take to report why a connection ended while it was being opened.
-const REASON_GRACE: Duration = Duration::from_millis(500);
-
-const CONNECTION_LOST: &str = "connection lost";
-
-/// One connection with its publishing channel.
+/// One connection with its publishing channel, which nothing else uses.
 #[derive(Debug)]
 pub(super) struct Link {
     connection: Connection,
+    /// Has no other use. One that were opened for each question would get a number that was used before.
+    liveness_channel: Channel,
+    control: Arc<ControlConnection>,
     exchanges: Arc<Exchanges>,
     pub(super) requests: mpsc::UnboundedSender<Request>,
     state: watch::Sender<LinkState>,
@@ -88,7 +85,7 @@ impl active_link::Link for Link {
                 // The sender lives in this link.
                 _ = state.changed() => {}
                 () = tokio::time::sleep(CHECK_INTERVAL) => {
-                    if !self.connection.status().connected() {
+                    if !self.connection.inner().status().connected() {
                         go_down(&self.state, SinkDown::new(CONNECTION_LOST));
                     }
                 }
@@ -99,7 +96,13 @@ impl active_link::Link for Link {
     async fn is_usable(&self, limit: Duration) -> Result<bool, SinkDown> {
         match self.state() {
             LinkState::Up => tokio::select! {
-                answers = self.answers(limit) => Ok(answers),
+                answers = self.answers(limit) => {
+                    // The messages without a confirm stay on this one, whatever the other one does.
+                    if answers {
+                        self.control.probe().await?;
+                    }
+                    Ok(answers)
+                }
                 // `lapin` may leave a request open that came just before its end.
                 down = self.lost() => match self.state() {
                     LinkState::Down(_) => Ok(false),
@@ -118,67 +121,81 @@ impl active_link::Link for Link {
 }
 
 impl Link {
-    /// Connects, and creates the declared topology, within the sink's timeout.
+    /// Connects, makes sure that look-ups are answered, and creates the declared topology, within the sink's
+    /// timeout.
     ///
     /// # Errors
     ///
-    /// [`SinkDown`]: no broker, wrong credentials, a missing vhost; without the password.
+    /// [`SinkDown`]: no broker, wrong credentials, a missing vhost, too few channels; without the password.
     pub(super) async fn open(
         settings: &RabbitMqSettings,
+        control: &Arc<ControlConnection>,
         refused: &Arc<RefusedTargets>,
         metrics: &Arc<RabbitMqMetrics>,
     ) -> Result<Self, SinkDown> {
         let limit = settings.delivery.timeout;
-        let failed = |down: SinkDown| {
-            down.preceded_by(format!("cannot connect to {}: ", settings.own.redacted_uri()))
-        };
-        let ended = CancellationToken::new();
         let opening = async {
-            let link = Self::connect(settings, refused, metrics, ended.clone().drop_guard()).await;
-            let link = link.map_err(|error| failed(broker_error::connect_error(&error)))?;
-            topology::declare(&link.connection, &settings.name, &settings.own.declare).await?;
+            let connection = Self::connect(settings, metrics).await?;
+            let link = Self::on(connection, settings, control, refused, metrics);
+            let (link, ()) = tokio::try_join!(link, control.probe())?;
+            topology::declare(control, &settings.name, &settings.own.declare).await?;
             Ok(link)
         };
-        let lost = async {
-            ended.cancelled().await;
-            tokio::time::sleep(REASON_GRACE).await;
-        };
-        let cause = tokio::select! {
-            opened = opening => return opened,
-            // `lapin` (4.12) may leave a step of the handshake, or a request, open.
-            () = lost => CONNECTION_LOST.to_owned(),
-            () = tokio::time::sleep(limit) => format!("no response within {limit:?}"),
-        };
-        Err(failed(SinkDown::new(cause)))
+        tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
+            let down = SinkDown::new(format!("no response within {limit:?}"));
+            Err(down.preceded_by(broker_error::cannot_connect(&settings.own)))
+        })
     }
 
-    /// Connects. `guard` is dropped when the connection has ended.
-    async fn connect(
+    /// Connects, and does nothing else.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub(super) async fn open_bare(
         settings: &RabbitMqSettings,
+        control: &Arc<ControlConnection>,
         refused: &Arc<RefusedTargets>,
         metrics: &Arc<RabbitMqMetrics>,
-        guard: DropGuard,
-    ) -> lapin::Result<Self> {
-        let name = format!("postrider {}", settings.name);
-        let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let uri = settings.own.parsed_uri().map_err(io::Error::other)?;
-        let tls = settings.own.tls().map_err(io::Error::other)?;
-        // The thread that reads and writes owns the closure, and drops it at its end.
-        let connection = Connection::connector(
-            uri,
-            default_runtime()?,
-            async move |uri, runtime| {
-                let _guard = &guard;
-                Ok(uri.connect_with_config_async(tls.as_ref(), &runtime).await?)
-            },
-            properties,
-        )
-        .await?;
+    ) -> Result<Self, SinkDown> {
+        let connection = Self::connect(settings, metrics).await?;
+        Self::on(connection, settings, control, refused, metrics).await
+    }
+
+    async fn connect(
+        settings: &RabbitMqSettings,
+        metrics: &RabbitMqMetrics,
+    ) -> Result<Connection, SinkDown> {
+        let connection = Connection::open(settings, format!("postrider {}", settings.name)).await;
+        let connection =
+            connection.map_err(|error| broker_error::connect_error(&error, &settings.own))?;
         metrics.opened();
+        match connection.channel_max() {
+            few if few < REQUIRED_CHANNELS => {
+                Err(broker_error::too_few_channels(few, &settings.own))
+            }
+            _ => Ok(connection),
+        }
+    }
+
+    /// Opens the channels of a new connection.
+    async fn on(
+        connection: Connection,
+        settings: &RabbitMqSettings,
+        control: &Arc<ControlConnection>,
+        refused: &Arc<RefusedTargets>,
+        metrics: &Arc<RabbitMqMetrics>,
+    ) -> Result<Self, SinkDown> {
         let begin = Instant::now();
-        let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let round_trip = begin.elapsed();
+        let opening = async {
+            let channel = connection.open_channel().await?;
+            let confirming = channel.confirm_select(ConfirmSelectOptions::default());
+            connection.answer(confirming).await?;
+            Ok::<_, lapin::Error>((channel, begin.elapsed()))
+        };
+        let opened = tokio::try_join!(opening, connection.open_channel());
+        let ((channel, round_trip), liveness_channel) =
+            opened.map_err(|error| broker_error::connect_error(&error, &settings.own))?;
         let (state, _) = watch::channel(LinkState::Up);
         let (requests, queue) = mpsc::unbounded_channel();
         let exchanges = Arc::new(Exchanges::new(refused.clone()));
@@ -186,10 +203,12 @@ impl Link {
         // The publisher ends when the link is dropped and the last confirm has arrived; the watch ends with
         // the connection.
         tokio::spawn(publisher::run(channel, queue, observer, state.subscribe(), metrics.clone()));
-        let events = connection.events_listener();
+        let events = connection.inner().events_listener();
         tokio::spawn(watch_events(events, state.clone(), metrics.clone()));
         Ok(Self {
             connection,
+            liveness_channel,
+            control: control.clone(),
             exchanges,
             requests,
             state,
@@ -208,12 +227,12 @@ impl Link {
 
     /// Returns the frame limit of this connection, in bytes; 0 for none.
     pub(super) fn frame_max(&self) -> u32 {
-        self.connection.configuration().frame_max()
+        self.connection.inner().configuration().frame_max()
     }
 
     /// Makes sure that an exchange exists: see [`Exchanges::look_up`].
     pub(super) async fn look_up(&self, exchange: &ShortString) -> Result<(), PublishError> {
-        self.exchanges.look_up(&self.connection, exchange).await
+        self.exchanges.look_up(&self.control, exchange).await
     }
 
     /// Returns whether [`look_up`](Self::look_up) would answer without a request.
@@ -222,19 +241,15 @@ impl Link {
     }
 
     /// Opens a channel for one message to a target that was forbidden.
-    pub(super) async fn open_trial_channel(&self) -> lapin::Result<TrialChannel> {
+    pub(super) async fn open_trial_channel(&self) -> Result<TrialChannel, SinkDown> {
         let state = self.state.subscribe();
         let metrics = self.metrics.clone();
-        TrialChannel::open(&self.connection, self.exchanges.clone(), state, metrics).await
+        TrialChannel::open(&self.control, self.exchanges.clone(), state, metrics).await
     }
 
     /// Returns whether the broker answers on this connection.
     pub(super) async fn answers(&self, limit: Duration) -> bool {
-        let request = async {
-            let channel = self.connection.create_channel().await?;
-            channel.close(200, "probed".into()).await
-        };
-        matches!(tokio::time::timeout(limit, request).await, Ok(Ok(())))
+        control_connection::answers(&self.liveness_channel, limit).await
     }
 
     /// Returns how long an answer may take behind the unconfirmed payloads, if the connection works: a line
@@ -261,7 +276,7 @@ impl Link {
     }
 
     pub(super) fn status(&self) -> ConnectionStatus {
-        self.connection.status().clone()
+        self.connection.inner().status().clone()
     }
 
     /// Marks that another link is in use: nothing more is sent on this one, and its messages keep their time
@@ -294,7 +309,7 @@ impl Link {
     pub(super) async fn close(&self, limit: Duration) {
         go_down(&self.state, SinkDown::new("closed"));
         // A broker that does not answer sees the end of the connection in any case.
-        let _ = tokio::time::timeout(limit, self.connection.close(200, "OK".into())).await;
+        let _ = tokio::time::timeout(limit, self.connection.inner().close(200, "OK".into())).await;
     }
 }
 

@@ -10,7 +10,7 @@ use postrider_store::metric::Description;
 pub const RABBITMQ_UNCONFIRMED: &str = "postrider_rabbitmq_unconfirmed_messages";
 /// Whether the broker blocks a connection.
 pub const RABBITMQ_BLOCKED: &str = "postrider_rabbitmq_blocked";
-/// Connections that were opened.
+/// Connections for messages that were opened.
 pub const RABBITMQ_CONNECTIONS: &str = "postrider_rabbitmq_connections_total";
 /// Messages that no queue accepted.
 pub const RABBITMQ_RETURNED: &str = "postrider_rabbitmq_returned_total";
@@ -25,7 +25,10 @@ pub const DESCRIPTIONS: [Description; 4] = [
         RABBITMQ_BLOCKED,
         "1 while RabbitMQ blocks a connection of the sink (connection.blocked), else 0.",
     ),
-    Description::counter(RABBITMQ_CONNECTIONS, "Connections to RabbitMQ that were opened."),
+    Description::counter(
+        RABBITMQ_CONNECTIONS,
+        "Connections to RabbitMQ for messages that were opened.",
+    ),
     Description::counter(RABBITMQ_RETURNED, "Messages that RabbitMQ returned as unroutable."),
 ];
 

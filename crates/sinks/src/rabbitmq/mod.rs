@@ -5,7 +5,9 @@
 //! | [`config`] | the keys of the sink |
 //! | `rendering` | a message as AMQP properties; refuses what the protocol cannot carry |
 //! | `delivery` | the way of a message: look-up, publish, confirm |
-//! | `link`, `link_state` | one connection: opened, watched, retired |
+//! | `connection` | a connection of `lapin`, and the end of an attempt to open one |
+//! | `link`, `link_state` | a connection that publishes: opened, watched, retired |
+//! | `control_connection` | the connection for what may close a channel |
 //! | [`metrics`] | the metrics of a sink |
 //! | `exchanges` | the passive look-up of exchanges |
 //! | `topology` | the creation of the declared exchanges, queues and bindings |
@@ -13,7 +15,7 @@
 //! | `return_matcher` | the messages that came back: `lapin` may assign a return to another message |
 //! | `broker_error` | the meaning of an error with which the broker closed a channel or connection |
 //! | `refused_targets` | the targets that the broker has refused: nothing is sent to them for a while |
-//! | `trial_channel` | a channel for one message to a target that was forbidden |
+//! | `trial_channel` | a channel, on the control connection, for one message to a target that was forbidden |
 //! | `replacement`, `replaced_links` | another link in place of one on which the broker does not answer |
 //!
 //! `lapin` can recover connections by itself. That is off: it would publish on a channel
@@ -21,6 +23,8 @@
 
 mod broker_error;
 pub mod config;
+mod connection;
+mod control_connection;
 mod delivery;
 mod exchanges;
 mod link;
@@ -43,32 +47,29 @@ use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Message, PublishError, Sink, SinkDown};
 use postrider_settings::Rules;
 use postrider_settings::secret::read_password;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::active_link::{ActiveLink, Link as _};
 use crate::config::{ConnectionHelp, SinkConfig, SinkSettings};
 use crate::rabbitmq::config::DeclaredTopology;
 pub use crate::rabbitmq::config::{RabbitMqConfig, RabbitMqSettings};
+use crate::rabbitmq::control_connection::ControlConnection;
 use crate::rabbitmq::link::Link;
 use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::refused_targets::RefusedTargets;
 use crate::rabbitmq::replaced_links::ReplacedLinks;
 
-/// The limit of trial channels at a time: a broker allows some thousand channels per connection.
-const MAX_TRIAL_CHANNELS: usize = 64;
-
 /// A RabbitMQ broker, or cluster, behind one URI.
 #[derive(Debug)]
 pub struct RabbitMq {
     settings: RabbitMqSettings,
-    /// Whether another connection may replace one on which the broker does not answer. Not with several
-    /// unconfirmed messages per key: they keep their order on one connection.
-    replaces_links: bool,
+    /// Whether it publishes messages that may close a connection, for another sink with the same control
+    /// connection.
+    is_isolated: bool,
     link: ActiveLink<Link>,
+    control: Arc<ControlConnection>,
     replaced_links: Mutex<ReplacedLinks>,
     refused: Arc<RefusedTargets>,
-    trial_permits: Semaphore,
     metrics: Arc<RabbitMqMetrics>,
 }
 
@@ -80,24 +81,25 @@ impl RabbitMq {
     /// The URI is invalid, or the password file cannot be read; without any secret.
     pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
         settings.own.parsed_uri()?;
-        let replaces_links = settings.delivery.key_window == 1;
         let metrics = RabbitMqMetrics::new(settings.name.as_str());
-        Ok(Self::with(settings, replaces_links, Arc::default(), metrics))
+        let control = ControlConnection::new(settings.clone());
+        Ok(Self::with(settings, false, control, Arc::default(), metrics))
     }
 
     fn with(
         settings: RabbitMqSettings,
-        replaces_links: bool,
+        is_isolated: bool,
+        control: Arc<ControlConnection>,
         refused: Arc<RefusedTargets>,
         metrics: Arc<RabbitMqMetrics>,
     ) -> Self {
         Self {
             settings,
-            replaces_links,
+            is_isolated,
             link: ActiveLink::default(),
+            control,
             replaced_links: Mutex::default(),
             refused,
-            trial_permits: Semaphore::new(MAX_TRIAL_CHANNELS),
             metrics,
         }
     }
@@ -207,7 +209,7 @@ impl Sink for RabbitMq {
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
-        let open = Link::open(&self.settings, &self.refused, &self.metrics);
+        let open = Link::open(&self.settings, &self.control, &self.refused, &self.metrics);
         self.link.probe(self.settings.delivery.timeout, open).await
     }
 
@@ -221,9 +223,18 @@ impl Sink for RabbitMq {
             (replaced_links.links(), self.link.take())
         };
         replaced.iter().for_each(|link| link.retire(SinkDown::new("closed")));
-        if let Some(link) = link {
-            link.close(self.settings.delivery.timeout).await;
-        }
+        let limit = self.settings.delivery.timeout;
+        let closing = async {
+            if let Some(link) = link {
+                link.close(limit).await;
+            }
+        };
+        let closing_control = async {
+            if !self.is_isolated {
+                self.control.close(limit).await;
+            }
+        };
+        tokio::join!(closing, closing_control);
     }
 
     fn is_ready(&self, message: &Message) -> bool {
@@ -238,6 +249,7 @@ impl Sink for RabbitMq {
 
     fn isolated(&self) -> Self {
         let settings = self.settings.without_declarations();
-        Self::with(settings, false, self.refused.clone(), self.metrics.clone())
+        let (control, refused) = (self.control.clone(), self.refused.clone());
+        Self::with(settings, true, control, refused, self.metrics.clone())
     }
 }

@@ -23,7 +23,8 @@ impl RabbitMq {
     /// Opens another connection if the broker does not answer on this one, or is about to stop. Runs with
     /// each publish that waits for its confirm.
     pub(super) async fn watch(&self, link: &Link) -> Infallible {
-        if !self.replaces_links {
+        // Several unconfirmed messages of a key keep their order on one connection.
+        if self.is_isolated || self.settings.delivery.key_window > 1 {
             return pending().await;
         }
         let mut waited = Duration::ZERO;
@@ -59,8 +60,8 @@ impl RabbitMq {
                 continue;
             }
             // The declared topology exists, and a broker without a majority may not confirm that.
-            let settings = self.settings.without_declarations();
-            let opening = Link::open(&settings, &self.refused, &self.metrics);
+            let opening =
+                Link::open_bare(&self.settings, &self.control, &self.refused, &self.metrics);
             let Ok(Ok(other)) = tokio::time::timeout(OPEN_TIMEOUT, opening).await else { continue };
             // The broker, or this process, may only have paused.
             if cause == Cause::Unresponsive && is_silent() || has_overdue() {
@@ -78,6 +79,8 @@ impl RabbitMq {
             Cause::Unresponsive => {
                 // Later publishes use the other link.
                 replaced_links.unresponsive_replaced_at = Some(Instant::now());
+                // Perhaps it does not respond on that one either.
+                self.control.renew();
                 "the broker does not respond on the connection"
             }
             Cause::Overdue => "some messages are not confirmed while others are confirmed at once",

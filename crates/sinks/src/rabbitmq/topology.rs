@@ -6,7 +6,7 @@
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use lapin::{Channel, Connection, ExchangeKind};
+use lapin::{Channel, ExchangeKind};
 use postrider_outbox::ids::SinkName;
 use postrider_relay::sink::SinkDown;
 use toml::{Table, Value};
@@ -14,6 +14,7 @@ use tracing::info;
 
 use crate::rabbitmq::broker_error::{self, NOT_FOUND};
 use crate::rabbitmq::config::{Binding, DeclaredTopology, Exchange, Queue, QueueKind};
+use crate::rabbitmq::control_connection::ControlConnection;
 use crate::rabbitmq::exchanges;
 
 /// Creates what is absent, on channels of its own. (The configuration is validated: each name fits AMQP.)
@@ -22,26 +23,24 @@ use crate::rabbitmq::exchanges;
 ///
 /// The first that cannot be created, and the broker's reply.
 pub(super) async fn declare(
-    connection: &Connection,
+    control: &ControlConnection,
     sink: &SinkName,
     declared: &DeclaredTopology,
 ) -> Result<(), SinkDown> {
     for exchange in &declared.exchanges {
-        let failed = failed(format!("exchange {:?}", exchange.name));
-        if create_exchange(connection, exchange).await.map_err(failed)? {
+        if create_exchange(control, exchange).await? {
             info!(%sink, exchange = exchange.name, "created an exchange");
         }
     }
     for queue in &declared.queues {
-        let failed = failed(format!("queue {:?}", queue.name));
-        if create_queue(connection, queue).await.map_err(failed)? {
+        if create_queue(control, queue).await? {
             info!(%sink, queue = queue.name, "created a queue");
         }
     }
     if declared.bindings.is_empty() {
         return Ok(());
     }
-    let channel = connection.create_channel().await.map_err(failed("bindings".to_owned()))?;
+    let channel = control.open_channel().await?;
     for binding in &declared.bindings {
         let Binding { exchange, queue, routing_key, arguments } = binding;
         let (source, key) = (exchange.as_str().into(), routing_key.as_str().into());
@@ -63,10 +62,15 @@ pub(super) async fn declare(
 }
 
 /// Creates an exchange if it is absent. Returns whether it was.
-async fn create_exchange(connection: &Connection, exchange: &Exchange) -> lapin::Result<bool> {
+async fn create_exchange(
+    control: &ControlConnection,
+    exchange: &Exchange,
+) -> Result<bool, SinkDown> {
+    let failed = failed(format!("exchange {:?}", exchange.name));
     let name = ShortString::from(exchange.name.as_str());
-    let channel = connection.create_channel().await?;
-    if exists(&channel, exchanges::declare_passively(&channel, name.clone()).await).await? {
+    let channel = control.open_channel().await?;
+    let looked_up = exchanges::declare_passively(&channel, name.clone()).await;
+    if exists(&channel, looked_up).await.map_err(&failed)? {
         return Ok(false);
     }
     let kind = match exchange.kind.as_str() {
@@ -77,19 +81,21 @@ async fn create_exchange(connection: &Connection, exchange: &Exchange) -> lapin:
         other => ExchangeKind::Custom(other.to_owned()),
     };
     let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
-    let channel = connection.create_channel().await?;
-    channel.exchange_declare(name, kind, options, table(&exchange.arguments)).await?;
-    channel.close(200, "created".into()).await?;
+    let channel = control.open_channel().await?;
+    let declaring = channel.exchange_declare(name, kind, options, table(&exchange.arguments));
+    declaring.await.map_err(&failed)?;
+    channel.close(200, "created".into()).await.map_err(&failed)?;
     Ok(true)
 }
 
 /// Creates a queue if it is absent. Returns whether it was.
-async fn create_queue(connection: &Connection, queue: &Queue) -> lapin::Result<bool> {
+async fn create_queue(control: &ControlConnection, queue: &Queue) -> Result<bool, SinkDown> {
+    let failed = failed(format!("queue {:?}", queue.name));
     let name = ShortString::from(queue.name.as_str());
-    let channel = connection.create_channel().await?;
+    let channel = control.open_channel().await?;
     let options = QueueDeclareOptions { passive: true, ..Default::default() };
     let looked_up = channel.queue_declare(name.clone(), options, FieldTable::default()).await;
-    if exists(&channel, looked_up.map(drop)).await? {
+    if exists(&channel, looked_up.map(drop)).await.map_err(&failed)? {
         return Ok(false);
     }
     let kind = match queue.kind {
@@ -100,9 +106,9 @@ async fn create_queue(connection: &Connection, queue: &Queue) -> lapin::Result<b
     let mut arguments = table(&queue.arguments);
     arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    let channel = connection.create_channel().await?;
-    channel.queue_declare(name, options, arguments).await?;
-    channel.close(200, "created".into()).await?;
+    let channel = control.open_channel().await?;
+    channel.queue_declare(name, options, arguments).await.map_err(&failed)?;
+    channel.close(200, "created".into()).await.map_err(&failed)?;
     Ok(true)
 }
 
@@ -120,7 +126,7 @@ async fn exists(channel: &Channel, looked_up: lapin::Result<()>) -> lapin::Resul
     }
 }
 
-fn failed(what: String) -> impl FnOnce(lapin::Error) -> SinkDown {
+fn failed(what: String) -> impl Fn(lapin::Error) -> SinkDown {
     move |error| {
         let text = broker_error::text(&error);
         SinkDown::new(format!("cannot create the declared {what}: {text}"))

@@ -6,19 +6,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lapin::Connection;
 use lapin::options::ConfirmSelectOptions;
 use postrider_relay::sink::SinkDown;
 use tokio::sync::{mpsc, watch};
 
-use crate::rabbitmq::broker_error::Refusal;
+use crate::rabbitmq::broker_error::{self, Refusal};
+use crate::rabbitmq::control_connection::ControlConnection;
 use crate::rabbitmq::exchanges::Exchanges;
 use crate::rabbitmq::link_state::LinkState;
 use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::publisher::{self, Observer, Request};
 use crate::rabbitmq::rendering::Target;
 
-/// A channel for one message. It is closed when this is dropped.
+/// A channel for one message, on the control connection. It is closed when this is dropped.
 #[derive(Debug)]
 pub(super) struct TrialChannel {
     pub(super) requests: mpsc::UnboundedSender<Request>,
@@ -30,15 +30,16 @@ impl TrialChannel {
     ///
     /// # Errors
     ///
-    /// The connection is lost, or has no channel left.
+    /// The control connection cannot be opened, or no channel on it.
     pub(super) async fn open(
-        connection: &Connection,
+        control: &ControlConnection,
         exchanges: Arc<Exchanges>,
         link: watch::Receiver<LinkState>,
         metrics: Arc<RabbitMqMetrics>,
-    ) -> lapin::Result<Self> {
-        let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    ) -> Result<Self, SinkDown> {
+        let channel = control.open_channel().await?;
+        let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
+        confirming.map_err(|error| SinkDown::new(broker_error::text(&error)))?;
         let (requests, queue) = mpsc::unbounded_channel();
         let is_refused = Arc::new(AtomicBool::new(false));
         let observer = TrialObserver { exchanges, is_refused: is_refused.clone() };
@@ -58,7 +59,7 @@ struct TrialObserver {
 }
 
 impl Observer for TrialObserver {
-    /// The link has other channels.
+    /// The link has a channel of its own.
     fn channel_lost(&self, _: SinkDown) {}
 
     fn target_refused(&self, target: &Target, refusal: Refusal) {

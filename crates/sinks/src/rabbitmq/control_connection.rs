@@ -1,0 +1,198 @@
+//! The connection for what may close a channel: look-ups, declarations, and trials of single messages.
+//!
+//! `lapin` (4.12) keeps the error with which the broker closed a channel, and reports it again for the next
+//! channel of the same number, which never opens. So no number is used twice here: when each one was used, another
+//! connection takes the place of this one, which ends with its last channel. On the connections that publish,
+//! each channel stays open as long as the connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::Channel;
+use lapin::options::BasicQosOptions;
+use lapin::types::ShortString;
+use postrider_relay::sink::SinkDown;
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
+
+use crate::rabbitmq::broker_error;
+use crate::rabbitmq::config::RabbitMqSettings;
+use crate::rabbitmq::connection::Connection;
+use crate::rabbitmq::exchanges;
+
+/// The limit of trial channels at a time: a broker may limit the channels of a user.
+const MAX_TRIAL_CHANNELS: usize = 16;
+
+/// One connection of a sink, next to those that publish. It is opened when it is needed.
+#[derive(Debug)]
+pub(super) struct ControlConnection {
+    settings: RabbitMqSettings,
+    /// Absent while a channel is being opened: a caller that gives up leaves none behind.
+    current: Mutex<Option<Current>>,
+    /// An open channel without an unanswered request. Absent while there is a request on it: the answer to one
+    /// whose caller gave up must not count for the next one.
+    idle_channel: Mutex<Option<Channel>>,
+    /// For each trial.
+    pub(super) trial_permits: Semaphore,
+}
+
+#[derive(Debug)]
+struct Current {
+    connection: Connection,
+    unused_channels: u16,
+}
+
+impl ControlConnection {
+    /// Creates one that is not connected yet.
+    pub(super) fn new(settings: RabbitMqSettings) -> Arc<Self> {
+        let (current, idle_channel) = (Mutex::default(), Mutex::default());
+        let trial_permits = Semaphore::new(MAX_TRIAL_CHANNELS);
+        Arc::new(Self { settings, current, idle_channel, trial_permits })
+    }
+
+    /// Makes sure that look-ups are answered, by another connection if necessary.
+    ///
+    /// # Errors
+    ///
+    /// The broker does not answer, or permits no connection or channel.
+    pub(super) async fn probe(&self) -> Result<(), SinkDown> {
+        let limit = self.settings.delivery.timeout;
+        let probing = async {
+            let mut idle_channel = self.idle_channel.lock().await;
+            let channel = match idle_channel.take() {
+                Some(channel) if answers(&channel, limit / 2).await => channel,
+                _ => {
+                    self.discard();
+                    self.open_channel().await?
+                }
+            };
+            *idle_channel = Some(channel);
+            Ok(())
+        };
+        tokio::time::timeout(limit, probing).await.unwrap_or_else(|_| {
+            let down = SinkDown::new(format!("no response within {limit:?}"));
+            Err(down.preceded_by(broker_error::cannot_connect(&self.settings.own)))
+        })
+    }
+
+    /// Waits until no other look-up is under way.
+    pub(super) async fn begin_look_up(&self) -> LookUp<'_> {
+        LookUp { control: self, idle_channel: self.idle_channel.lock().await }
+    }
+
+    /// Opens a channel that no other request uses.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot be opened, or no channel on it.
+    pub(super) async fn open_channel(&self) -> Result<Channel, SinkDown> {
+        let mut place = self.current.lock().await;
+        let is_usable = |current: &Current| {
+            current.unused_channels > 0 && current.connection.inner().status().connected()
+        };
+        let mut current = match place.take() {
+            Some(current) if is_usable(&current) => current,
+            _ => self.connect().await?,
+        };
+        current.unused_channels -= 1;
+        let channel = current.connection.open_channel().await;
+        let channel = channel.map_err(|error| self.failed(&error))?;
+        *place = Some(current);
+        Ok(channel)
+    }
+
+    /// Looks up on another connection from now on.
+    pub(super) fn renew(&self) {
+        // A look-up that holds the lock has taken the channel.
+        if let Ok(mut idle_channel) = self.idle_channel.try_lock() {
+            idle_channel.take();
+        }
+        self.discard();
+    }
+
+    /// Opens channels on another connection from now on. This one ends with its last channel.
+    pub(super) fn discard(&self) {
+        // A caller that holds the lock has taken it.
+        if let Ok(mut current) = self.current.try_lock() {
+            current.take();
+        }
+    }
+
+    /// Closes the connection gracefully.
+    pub(super) async fn close(&self, limit: Duration) {
+        let closing = async {
+            self.idle_channel.lock().await.take();
+            let current = self.current.lock().await.take();
+            if let Some(Current { connection, .. }) = current {
+                let _ = connection.inner().close(200, "OK".into()).await;
+            }
+        };
+        // A broker that does not answer sees the end of the connection in any case.
+        let _ = tokio::time::timeout(limit, closing).await;
+    }
+
+    async fn connect(&self) -> Result<Current, SinkDown> {
+        let name = format!("postrider {} (control)", self.settings.name);
+        let connection = Connection::open(&self.settings, name).await;
+        let connection = connection.map_err(|error| self.failed(&error))?;
+        let unused_channels = connection.channel_max();
+        Ok(Current { connection, unused_channels })
+    }
+
+    fn failed(&self, error: &lapin::Error) -> SinkDown {
+        broker_error::connect_error(error, &self.settings.own)
+    }
+}
+
+/// The right to one look-up: one at a time, so that records for a missing exchange close one channel.
+pub(super) struct LookUp<'a> {
+    control: &'a ControlConnection,
+    idle_channel: MutexGuard<'a, Option<Channel>>,
+}
+
+impl LookUp<'_> {
+    /// Looks an exchange up. The inner error is the broker's reply to this request.
+    ///
+    /// # Errors
+    ///
+    /// No reply.
+    pub(super) async fn run(
+        mut self,
+        exchange: &ShortString,
+    ) -> Result<Result<(), (u16, String)>, SinkDown> {
+        let idle = self.idle_channel.take().filter(|channel| channel.status().connected());
+        let is_new = idle.is_none();
+        let channel = match idle {
+            Some(channel) => channel,
+            None => self.control.open_channel().await?,
+        };
+        let mut result = self.ask(channel, exchange).await;
+        // The connection may have ended since the last look-up.
+        if !is_new && result.as_ref().is_err_and(|error| broker_error::reply(error).is_none()) {
+            let channel = self.control.open_channel().await?;
+            result = self.ask(channel, exchange).await;
+        }
+        match result {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => match broker_error::reply(&error) {
+                Some(reply) => Ok(Err(reply)),
+                None => Err(SinkDown::new(broker_error::text(&error))),
+            },
+        }
+    }
+
+    async fn ask(&mut self, channel: Channel, exchange: &ShortString) -> lapin::Result<()> {
+        let result = exchanges::declare_passively(&channel, exchange.clone()).await;
+        // After an error the broker has closed it.
+        if result.is_ok() {
+            *self.idle_channel = Some(channel);
+        }
+        result
+    }
+}
+
+/// Returns whether the broker answers on a channel.
+pub(super) async fn answers(channel: &Channel, limit: Duration) -> bool {
+    // Without consumers it has no effect.
+    let request = channel.basic_qos(0, BasicQosOptions::default());
+    matches!(tokio::time::timeout(limit, request).await, Ok(Ok(())))
+}
