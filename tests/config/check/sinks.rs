@@ -33,6 +33,7 @@ async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
     let no_server = format!("amqp://u:{PLANTED}@127.0.0.1:{}/v", free_port());
     let password = vhost.uri_of(&vhost.name, PLANTED);
     let missing = format!("{}-missing", vhost.uri());
+    let empty = format!("amqp://{}:{PASSWORD}@{host}/", vhost.name);
     let closed = vhost.uri_of(&other.name, PASSWORD);
     let tls = format!("amqps://{}:{PLANTED}@{host}/{}", vhost.name, vhost.name);
 
@@ -40,6 +41,7 @@ async fn each_refusal_of_rabbitmq_has_its_own_remedy() {
         (no_server, "connection refused", "start the broker, or change host"),
         (password, "ACCESS_REFUSED", "check the user and password in the URI"),
         (missing, "not found", "rabbitmqctl add_vhost"),
+        (empty, "not found", "names the vhost with the empty name"),
         (closed, "refused", "rabbitmqctl set_permissions"),
         (tls, "", "does not use TLS"),
     ] {

@@ -88,7 +88,13 @@ pub(super) fn connect_error(error: &lapin::Error, config: &RabbitMqConfig) -> Si
              set_vhost_limits; max-connections)"
         }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("not found") => {
-            "create it (rabbitmqctl add_vhost), or change the URI"
+            match config.names_empty_vhost() {
+                true => {
+                    "the path \"/\" of the URI names the vhost with the empty name: end the URI \
+                     with the port, or with /%2f, for the vhost \"/\""
+                }
+                false => "create it (rabbitmqctl add_vhost), or change the URI",
+            }
         }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("refused") => {
             "grant access (rabbitmqctl set_permissions), or change the URI"

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{MAX_NAME_BYTES, SinkSettings, require_name};
+use crate::rabbitmq::uri;
 
 /// One sink of kind `rabbitmq`, as it is configured.
 pub type RabbitMqSettings = SinkSettings<RabbitMqConfig>;
@@ -178,6 +179,13 @@ impl RabbitMqConfig {
         self.uri.as_ref().map(SecretUri::redacted).unwrap_or_default()
     }
 
+    /// Returns whether the URI names the vhost with the empty name, by a path of nothing but its slash.
+    pub(super) fn names_empty_vhost(&self) -> bool {
+        self.uri
+            .as_ref()
+            .is_some_and(|uri| uri::parse(uri.expose()).is_ok_and(|uri| uri.vhost.is_empty()))
+    }
+
     /// Returns the address, vhost and login.
     ///
     /// # Errors
@@ -188,8 +196,8 @@ impl RabbitMqConfig {
             .uri
             .as_ref()
             .ok_or("is not set; set it, for example to amqp://user:password@host:5672/vhost")?;
-        uri.check(str::parse::<AMQPUri>)?;
-        let mut uri: AMQPUri = uri.expose().parse().map_err(|_| "invalid AMQP URI")?;
+        uri.check(uri::parse)?;
+        let mut uri = uri::parse(uri.expose()).map_err(|_| "invalid AMQP URI")?;
         if let Some(username) = &self.username {
             uri.authority.userinfo.username.clone_from(username);
         }

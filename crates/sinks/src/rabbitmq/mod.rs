@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`] | the keys of the sink |
+//! | `uri` | the URI of a broker |
 //! | `rendering` | a message as AMQP properties; refuses what the protocol cannot carry |
 //! | `delivery` | the way of a message: look-up, publish, confirm |
 //! | `connection` | a connection of `lapin`, and the end of an attempt to open one |
@@ -38,10 +39,11 @@ mod replacement;
 mod return_matcher;
 mod topology;
 mod trial_channel;
+mod uri;
 
 use std::sync::Arc;
 
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::AMQPScheme;
 use parking_lot::Mutex;
 use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Message, PublishError, Sink, SinkDown};
@@ -125,7 +127,7 @@ impl SinkConfig for RabbitMqConfig {
             );
             return;
         };
-        if let Err(error) = uri.check(str::parse::<AMQPUri>) {
+        if let Err(error) = uri.check(uri::parse) {
             rules.wrong(
                 "uri",
                 format!(
@@ -142,7 +144,7 @@ impl SinkConfig for RabbitMqConfig {
         read_password(own.username.as_deref(), own.password_file.as_deref(), rules);
         if let Some(tls) = &own.tls {
             rules.within("tls", |rules| tls.validate(rules));
-            let scheme = uri.expose().parse::<AMQPUri>().map(|uri| uri.scheme);
+            let scheme = uri::parse(uri.expose()).map(|uri| uri.scheme);
             let detail = "requires a URI with TLS; start it with amqps://";
             rules.require(scheme == Ok(AMQPScheme::AMQPS), "tls", detail);
         }
