@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postrider_outbox::ids::SinkName;
 use postrider_relay::routing::{Glob, SinkRules};
-use postrider_relay::sink::{PublishError, Sink, SinkDown};
+use postrider_relay::sink::{Address, PublishError, Sink, SinkDown};
 use postrider_settings::Rules;
 use postrider_settings::units::HumanDuration;
 use schemars::JsonSchema;
@@ -106,9 +106,9 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
     /// Returns where records go that name no destination. `allowed_destinations`: the destinations that they may name.
     fn routing_rules(&self, allowed_destinations: Vec<Glob>) -> SinkRules;
 
-    /// Returns the destinations that the sink creates when it connects.
-    fn declared(&self) -> Vec<&str> {
-        Vec::new()
+    /// Returns whether the sink creates what [`look_up`](Self::look_up) looks up, when it connects.
+    fn declares(&self, _address: &Address) -> bool {
+        false
     }
 
     /// Returns the same configuration for a sink that creates nothing.
@@ -132,14 +132,14 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
         async { sink.probe().await.map(|()| "reached") }
     }
 
-    /// Looks a destination up without creating it.
+    /// Looks a destination up without creating it. The key matters only where it names the destination.
     ///
     /// # Errors
     ///
     /// `Retryable` if it is missing or hidden from this user; another failure if the look-up fails.
     fn look_up(
         _sink: &Self::Sink,
-        _destination: &str,
+        _address: &Address,
     ) -> impl Future<Output = Result<(), PublishError>> + Send {
         std::future::ready(Ok(()))
     }

@@ -96,9 +96,9 @@ macro_rules! sinks {
                 match self { $($(#[$gate])? Self::$Name(own) => own.routing_rules(allowed_destinations),)+ }
             }
 
-            /// Returns the destinations that the sink creates when it connects.
-            pub fn declared(&self) -> Vec<&str> {
-                match self { $($(#[$gate])? Self::$Name(own) => own.declared(),)+ }
+            /// Returns whether the sink creates this destination when it connects.
+            pub fn declares(&self, address: &Address) -> bool {
+                match self { $($(#[$gate])? Self::$Name(own) => own.declares(address),)+ }
             }
 
             /// Returns the broker's word for a destination; `None` if there is nothing to look up.
@@ -122,15 +122,16 @@ macro_rules! sinks {
                 match self { $($(#[$gate])? Self::$Name(sink) => <$Config>::check(sink).await,)+ }
             }
 
-            /// Looks a destination up without creating it. The sink must be connected.
+            /// Looks a destination up without creating it: at RabbitMQ an exchange, or the queue that the key
+            /// names if the exchange is the default one. The sink must be connected.
             ///
             /// # Errors
             ///
             /// `Retryable` if it is missing or hidden from this user; another failure if the look-up
             /// fails.
-            pub async fn look_up(&self, destination: &str) -> Result<(), PublishError> {
+            pub async fn look_up(&self, address: &Address) -> Result<(), PublishError> {
                 match self {
-                    $($(#[$gate])? Self::$Name(sink) => <$Config>::look_up(sink, destination).await,)+
+                    $($(#[$gate])? Self::$Name(sink) => <$Config>::look_up(sink, address).await,)+
                 }
             }
         }

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+use bson::doc;
 use postrider::sink::file::storage::{RotatedFile, Storage};
 
 use crate::check::{Found, PLANTED, check, with};
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
-use crate::support::outbox::TestOutbox;
+use crate::support::outbox::{TestOutbox, record};
 use crate::support::ports::free_port;
-use crate::support::queue::{host_of, stdout_settings};
+use crate::support::process::{Postrider, call_with, command};
+use crate::support::queue::{host_of, mongo_settings, stdout_settings};
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
 
 /// Checks a sink `r` of RabbitMQ at this URI.
@@ -72,7 +74,9 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     let made = rabbitmq(&outbox, &uri, &[template, routes, dead, declared]).await;
     let still = rabbitmq(&outbox, &uri, &[routes]).await;
 
-    default.is_good("sink r destinations", "the default exchange exists");
+    let note = "no exchange is set: a message goes to the queue of the name {type}, and none of \
+                these queues is checked";
+    default.is_good("sink r destinations", note);
     own.is_good("sink r destinations", "exchange \"there\" exists");
     missing.only(
         "sink r destinations",
@@ -85,6 +89,66 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     made.is_good("sink r destinations", "x.{tenantId} depends on the record");
     assert_eq!(made.code, Some(0), "{:#?}", made.findings);
     still.only("sink r destinations", "by-route", "create it, list it in");
+}
+
+#[fixture::test]
+async fn queues_behind_the_default_exchange_are_looked_up_where_known() {
+    let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
+    vhost.amqp_client().await.classic("There").await;
+    let routes = "routes=[{ type = \"There\" }, { type = \"Made\" }, { type = \"Order*\" }, \
+                  { type = \"Other\", key = \"missing\" }, { type = \"Absent\" }]";
+    let declared = "sinks.r.declare={ queues = [{ name = \"Made\" }] }";
+
+    let found = rabbitmq(&outbox, &vhost.uri(), &[routes, declared]).await;
+    let fixed = rabbitmq(&outbox, &vhost.uri(), &["sinks.r.routing_key=There"]).await;
+
+    found.only(
+        "sink r destinations",
+        "queue \"Absent\": the broker replied: NOT_FOUND",
+        "create it",
+    );
+    found.is_bad("sink r destinations", "queue \"missing\"", "sinks.r.declare");
+    for other in ["There", "Made", "Order"] {
+        let detail = found.of("sink r destinations")["detail"].as_str().unwrap();
+        assert!(!detail.contains(other), "{detail}");
+    }
+    fixed.is_good("sink r destinations", "queue \"There\" exists");
+}
+
+#[fixture::test]
+async fn sinks_to_which_nothing_is_routed_are_not_approved() {
+    let outbox = TestOutbox::new().await;
+    let two = with(&stdout_settings(&outbox), &["sinks.other.kind=stdout"]);
+    let route = "routes=[{ type = \"A\", sink = \"other\" }]";
+
+    let none = check(&two).await;
+    let some = check(&with(&two, &[route])).await;
+    let all = check(&with(&two, &["relay.default_sink=other"])).await;
+
+    none.only("routes", "every record is dead at once", "set relay.default_sink, or add routes");
+    some.is_good("routes", "a record whose type matches no route is dead at once");
+    assert_eq!((some.code, all.code), (Some(0), Some(0)));
+}
+
+#[fixture::test]
+async fn smallest_file_of_the_documentation_delivers() {
+    let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
+    let file = format!("{}/config/minimal.toml", env!("CARGO_MANIFEST_DIR"));
+    let uri = format!("sinks.rabbitmq.uri={}", vhost.uri());
+    let more = ["ops.listen=127.0.0.1:0", "log.format=json", &uri];
+    let settings = with(&mongo_settings(&outbox.database), &more);
+
+    let checked = call_with(&settings, &["check", "--config", &file]).await.with_code(0);
+    let mut running = command(&["run", "--config", &file]);
+    settings.iter().for_each(|setting| _ = running.args(["--set", setting]));
+    let mut postrider = Postrider::of(running);
+    outbox.insert([record("1", "k")]).await;
+
+    assert!(checked.stdout.contains("`run` creates exchange \"events\""), "{checked}");
+
+    outbox.until_count(doc! { "status": "done" }, 1).await;
+    assert_eq!(vhost.amqp_client().await.take_ids("events").await, ["1"]);
+    postrider.stop().await;
 }
 
 #[fixture::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postrider::sink::config::SinkConfig;
 use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
-use postrider::sink::{PublishFailure, Sink};
+use postrider::sink::{Address, PublishFailure, Sink};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
@@ -104,7 +104,8 @@ async fn only_a_producers_look_up_creates_a_topic() {
     // The metadata request of `postrider check`, which must create nothing: before the other one,
     // so that a topic of its making would exist by then.
     let sink = Kafka::new(KafkaSettings::new("test", KafkaConfig::at(&node.brokers()))).unwrap();
-    let checked = KafkaConfig::look_up(&sink, "by-check").await.unwrap_err();
+    let address = Address { destination: "by-check".to_owned(), key: None };
+    let checked = KafkaConfig::look_up(&sink, &address).await.unwrap_err();
     // This very answer may still say that it is missing.
     producer.client().fetch_metadata(Some("by-producer"), METADATA_TIMEOUT).unwrap();
 

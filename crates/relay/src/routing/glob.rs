@@ -28,6 +28,17 @@ impl Glob {
         Self { pattern: pattern.chars().collect() }
     }
 
+    /// Whether every text matches.
+    pub(super) fn matches_all(&self) -> bool {
+        !self.pattern.is_empty() && self.pattern.iter().all(|c| *c == '*')
+    }
+
+    /// The only text that matches, if there is one.
+    pub(super) fn literal(&self) -> Option<String> {
+        let is_literal = !self.pattern.iter().any(|c| matches!(c, '*' | '?'));
+        is_literal.then(|| self.pattern.iter().collect())
+    }
+
     /// Whether the whole of `text` matches.
     ///
     /// Greedy with one point of return (the last `*`), so that it takes time proportional

@@ -69,6 +69,39 @@ pub struct Routed {
     pub source: Option<String>,
 }
 
+/// An address before a record fills it in.
+#[derive(Clone, Debug)]
+pub struct ConfiguredAddress<'a> {
+    /// The type of all records that it is for; `None` if there may be several.
+    pub kind: Option<String>,
+    /// The exchange or topic.
+    pub destination: &'a Template,
+    /// The routing key; `None` where the record's key is the message's.
+    pub key: Option<&'a Template>,
+}
+
+impl ConfiguredAddress<'_> {
+    /// Returns the key if it is the same for all records.
+    pub fn fixed_key(&self) -> Option<String> {
+        let key = self.key?;
+        match &self.kind {
+            Some(kind) if *key == Template::message_type() => Some(kind.clone()),
+            _ => key.literal().map(str::to_owned),
+        }
+    }
+}
+
+/// The records that no sink takes: each is dead at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnroutableRecords {
+    /// None.
+    None,
+    /// Those whose type matches no route.
+    Unmatched,
+    /// All: there are several sinks, and neither a default one nor a route to one.
+    All,
+}
+
 /// Routes records to sinks.
 #[derive(Clone, Debug)]
 pub struct Router {
@@ -138,14 +171,40 @@ impl Router {
         self.choose(kind).1
     }
 
-    /// Every destination that the configuration names for this sink: its own, then its routes'.
-    pub fn destinations(&self, sink: &SinkName) -> impl Iterator<Item = &Template> {
-        let own = self.sinks.get(sink).map(|rules| &rules.destination);
+    /// Every address that the configuration names for this sink: its own, then its routes'.
+    pub fn addresses(&self, sink: &SinkName) -> impl Iterator<Item = ConfiguredAddress<'_>> {
+        let rules = self.sinks.get(sink);
+        let own = rules.map(|rules| ConfiguredAddress {
+            kind: None,
+            destination: &rules.destination,
+            key: rules.key.as_ref(),
+        });
         let routes = self
             .routes
             .iter()
             .filter(move |route| route.sink.as_ref().or(self.default_sink.as_ref()) == Some(sink));
-        own.into_iter().chain(routes.filter_map(|route| route.destination.as_ref()))
+        let of_routes = rules.into_iter().flat_map(move |rules| {
+            routes.clone().map(|route| ConfiguredAddress {
+                kind: route.kind.as_ref().and_then(Glob::literal),
+                destination: route.destination.as_ref().unwrap_or(&rules.destination),
+                key: route.key.as_ref().or(rules.key.as_ref()),
+            })
+        });
+        own.into_iter().chain(of_routes)
+    }
+
+    /// Returns which records no sink takes.
+    pub fn unroutable(&self) -> UnroutableRecords {
+        let is_catch_all = |route: &Route| {
+            route.kind.as_ref().is_none_or(Glob::matches_all) && route.sink.is_some()
+        };
+        if self.default_sink.is_some() || self.routes.iter().any(is_catch_all) {
+            UnroutableRecords::None
+        } else if self.routes.iter().any(|route| route.sink.is_some()) {
+            UnroutableRecords::Unmatched
+        } else {
+            UnroutableRecords::All
+        }
     }
 
     fn choose(&self, kind: &str) -> (Option<&Route>, Option<&SinkName>) {

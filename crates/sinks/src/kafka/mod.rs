@@ -148,8 +148,8 @@ impl SinkConfig for KafkaConfig {
         SinkRules { destination: self.topic.clone(), key: None, allowed_destinations, source }
     }
 
-    fn declared(&self) -> Vec<&str> {
-        self.declare.topics.iter().map(|topic| topic.name.as_str()).collect()
+    fn declares(&self, address: &Address) -> bool {
+        self.declare.topics.iter().any(|topic| topic.name == address.destination)
     }
 
     fn without_declarations(self) -> Self {
@@ -160,8 +160,8 @@ impl SinkConfig for KafkaConfig {
         Kafka::new(settings).map_err(|error| error.to_string())
     }
 
-    async fn look_up(sink: &Kafka, topic: &str) -> Result<(), PublishError> {
-        topics::look_up(&sink.settings, topic).await
+    async fn look_up(sink: &Kafka, address: &Address) -> Result<(), PublishError> {
+        topics::look_up(&sink.settings, &address.destination).await
     }
 }
 

@@ -9,15 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::Channel;
-use lapin::options::BasicQosOptions;
-use lapin::types::ShortString;
-use postrider_relay::sink::SinkDown;
+use lapin::options::{BasicQosOptions, QueueDeclareOptions};
+use lapin::types::{FieldTable, ShortString};
+#[cfg(doc)]
+use postrider_relay::sink::PublishFailure;
+use postrider_relay::sink::{PublishError, SinkDown};
 use tokio::sync::{Mutex, MutexGuard, Semaphore};
 
-use crate::rabbitmq::broker_error;
+use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::connection::Connection;
 use crate::rabbitmq::exchanges;
+use crate::rabbitmq::refused_targets::refused;
 
 /// The limit of trial channels at a time: a broker may limit the channels of a user.
 const MAX_TRIAL_CHANNELS: usize = 16;
@@ -77,6 +80,23 @@ impl ControlConnection {
     /// Waits until no other look-up is under way.
     pub(super) async fn begin_look_up(&self) -> LookUp<'_> {
         LookUp { control: self, idle_channel: self.idle_channel.lock().await }
+    }
+
+    /// Makes sure that a queue exists, as far as the broker allows a look-up.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishFailure::Retryable`] if there is none; [`PublishFailure::SinkDown`] if the look-up fails.
+    pub(super) async fn look_up_queue(&self, queue: ShortString) -> Result<(), PublishError> {
+        let channel = self.open_channel().await?;
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let looked_up = channel.queue_declare(queue, options, FieldTable::default()).await;
+        let Err(error) = looked_up else { return Ok(()) };
+        match broker_error::reply(&error) {
+            Some((ACCESS_REFUSED, _)) => Ok(()),
+            Some((NOT_FOUND, reply_text)) => Err(refused(&reply_text)),
+            _ => Err(SinkDown::new(broker_error::text(&error)).into()),
+        }
     }
 
     /// Opens a channel that no other request uses.

@@ -46,7 +46,7 @@ use std::sync::Arc;
 use lapin::uri::AMQPScheme;
 use parking_lot::Mutex;
 use postrider_relay::routing::{Glob, SinkRules};
-use postrider_relay::sink::{Message, PublishError, Sink, SinkDown};
+use postrider_relay::sink::{Address, Message, PublishError, Sink, SinkDown};
 use postrider_settings::Rules;
 use postrider_settings::secret::read_password;
 use tokio::time::Instant;
@@ -59,6 +59,7 @@ use crate::rabbitmq::control_connection::ControlConnection;
 use crate::rabbitmq::link::Link;
 use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::refused_targets::RefusedTargets;
+use crate::rabbitmq::rendering::Target;
 use crate::rabbitmq::replaced_links::ReplacedLinks;
 
 /// A RabbitMQ broker, or cluster, behind one URI.
@@ -174,8 +175,11 @@ impl SinkConfig for RabbitMqConfig {
         SinkRules { destination, key, allowed_destinations, source }
     }
 
-    fn declared(&self) -> Vec<&str> {
-        self.declare.exchanges.iter().map(|exchange| exchange.name.as_str()).collect()
+    fn declares(&self, address: &Address) -> bool {
+        match (address.destination.as_str(), &address.key) {
+            ("", Some(queue)) => self.declare.queues.iter().any(|it| it.name == *queue),
+            (exchange, _) => self.declare.exchanges.iter().any(|it| it.name == exchange),
+        }
     }
 
     fn without_declarations(self) -> Self {
@@ -186,11 +190,17 @@ impl SinkConfig for RabbitMqConfig {
         RabbitMq::new(settings)
     }
 
-    async fn look_up(sink: &RabbitMq, exchange: &str) -> Result<(), PublishError> {
+    async fn look_up(sink: &RabbitMq, address: &Address) -> Result<(), PublishError> {
         let link = sink.usable_link()?;
-        let exchange = rendering::short("exchange", exchange.to_owned())?;
         let limit = sink.settings.delivery.timeout;
-        let looked_up = tokio::time::timeout(limit, link.look_up(&exchange)).await;
+        let Target { exchange, routing_key } = rendering::target(address.clone())?;
+        let looking_up = async {
+            match (exchange.as_str(), &address.key) {
+                ("", Some(_)) => sink.control.look_up_queue(routing_key).await,
+                _ => link.look_up(&exchange).await,
+            }
+        };
+        let looked_up = tokio::time::timeout(limit, looking_up).await;
         looked_up.map_err(|_| SinkDown::new(format!("no response within {limit:?}")))?
     }
 }
