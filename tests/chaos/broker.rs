@@ -15,7 +15,10 @@ use crate::support::kafka::topic::Topic;
 use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
 use crate::support::rabbitmq::node;
 use crate::support::rabbitmq::{address, at};
-use crate::traffic::{DOOMED, FAR, FLAKY, FORBIDDEN, MARK, PLAIN, POISON, Place, STREAM};
+use crate::traffic::{
+    DOOMED, FAR, FLAKY, FORBIDDEN, MARK, PLAIN, POISON, Place, STREAM, VANISHING_EXCHANGES,
+    vanishing,
+};
 
 /// The most processes that a history has.
 const MAX_PROCESSES: usize = 4;
@@ -95,6 +98,7 @@ impl Brokers {
             for kind in [PLAIN, FLAKY, FORBIDDEN, POISON, FAR] {
                 amqp.bind(&name, &name, kind).await;
             }
+            rabbitmq.add_vanishing(&name).await;
             amqp.classic(&format!("{name}-sick")).await;
             if !sick.contains(&Sickness::Exchange) {
                 rabbitmq.add_exchange(&name, "sick").await;
@@ -187,7 +191,9 @@ impl Brokers {
         let proxies: Vec<SocketAddr> =
             self.proxies_of(process).iter().map(|proxy| proxy.address()).collect();
         if self.kind != Some(Kind::Kafka) {
-            let uri = at(&self.rabbitmq().lease.node.uri(), proxies[0]);
+            // Few channels, so that each number would be used again soon.
+            let uri =
+                format!("{}?channel_max=16", at(&self.rabbitmq().lease.node.uri(), proxies[0]));
             let own =
                 ["kind=rabbitmq".to_owned(), format!("uri={uri}"), format!("exchange={name}")];
             sink("rabbit", &own);
@@ -257,6 +263,19 @@ impl Brokers {
             amqp.bind(name, name, kind).await
         } else {
             amqp.unbind(name, name, kind).await
+        }
+    }
+
+    /// Deletes the exchanges that vanish, or makes them again.
+    pub async fn set_vanished(&self, is_vanished: bool) {
+        let (rabbitmq, name) = (self.rabbitmq(), &self.name);
+        if is_vanished {
+            let amqp = rabbitmq.amqp_client().await;
+            for number in 0..VANISHING_EXCHANGES {
+                amqp.delete_exchange(&vanishing(name, number)).await;
+            }
+        } else {
+            rabbitmq.add_vanishing(name).await;
         }
     }
 
@@ -333,6 +352,9 @@ impl Brokers {
                 amqp.delete_queue(&format!("{}{suffix}", self.name)).await;
                 amqp.delete_exchange(&format!("{}{suffix}", self.name)).await;
             }
+            for number in 0..VANISHING_EXCHANGES {
+                amqp.delete_exchange(&vanishing(&self.name, number)).await;
+            }
         }
         if let Some(kafka) = &mut self.kafka {
             for (_, topic) in kafka.topics.drain(..) {
@@ -357,6 +379,16 @@ impl RabbitMq {
 
     async fn amqp_client(&self) -> AmqpClient {
         AmqpClient::on(&self.lease.node.uri()).await
+    }
+
+    /// The exchanges that vanish. They lead to the main queue.
+    async fn add_vanishing(&self, name: &str) {
+        let amqp = self.amqp_client().await;
+        for number in 0..VANISHING_EXCHANGES {
+            let exchange = vanishing(name, number);
+            amqp.topic(&exchange).await;
+            amqp.bind(name, &exchange, "#").await;
+        }
     }
 
     /// An exchange in addition to the main one, with its queue.

@@ -236,6 +236,13 @@ impl History {
                 rest(lasts).await;
                 self.broker.lock().await.bind(FLAKY, true).await;
             }
+            Fault::Vanished { lasts } => {
+                // Its other faults wait meanwhile.
+                let broker = self.broker.lock().await;
+                broker.set_vanished(true).await;
+                rest(lasts).await;
+                broker.set_vanished(false).await;
+            }
             Fault::Requeue { lasts } => {
                 self.broker.lock().await.bind(DOOMED, true).await;
                 self.operator(&["outbox", "requeue", "--all", "--yes", "--type", DOOMED]).await;

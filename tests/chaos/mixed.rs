@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{Fault, Kind, Peer, Plan, Planned, Setup};
-use super::{line, millis, one_of, to_bindings, to_broker, to_replica_set};
+use super::{line, millis, one_of, to_bindings, to_broker, to_exchanges, to_replica_set};
 
 /// The options that only histories of the mixed kind have.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,6 +161,8 @@ impl Plan {
         }
         // The same: drawn later than the queue.
         setup.mixed_options.feed = setup.mixed_options.appenders > 0 && rng.random();
+        // The same: drawn later than the feed.
+        line(rng, duration, 1..6, &mut faults, to_exchanges);
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
     }

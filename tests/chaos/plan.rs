@@ -89,6 +89,8 @@ pub enum Fault {
     Rollback { lasts: Duration },
     /// The broker returns messages of the flaky type for a while.
     Unbound { lasts: Duration },
+    /// Exchanges are deleted, and made again after a while.
+    Vanished { lasts: Duration },
     /// An operator makes the doomed records deliverable for a while, and requeues them.
     Requeue { lasts: Duration },
     /// An operator pauses all instances for a while.
@@ -164,6 +166,10 @@ impl Plan {
             (Fault::Pause { lasts }, lasts)
         });
         line(&mut rng, duration, 4..10, &mut faults, |_| (Fault::Discard, Duration::ZERO));
+        // Drawn last, so that the rest of the plan is as it was before.
+        if setup.kind == Kind::RabbitMq {
+            line(&mut rng, duration, 1..6, &mut faults, to_exchanges);
+        }
         faults.sort_by_key(|planned| planned.at);
         Self { seed, duration, setup, faults }
     }
@@ -282,6 +288,12 @@ fn to_replica_set(rng: &mut StdRng) -> (Fault, Duration) {
 fn to_broker(rng: &mut StdRng, which: Peer) -> (Fault, Duration) {
     let down = millis(rng, 0..3000);
     (Fault::Broker { which, killed: rng.random(), down }, down)
+}
+
+/// Shorter than the attempts of a record.
+fn to_exchanges(rng: &mut StdRng) -> (Fault, Duration) {
+    let lasts = millis(rng, 100..800);
+    (Fault::Vanished { lasts }, lasts)
 }
 
 fn to_bindings(rng: &mut StdRng) -> (Fault, Duration) {

@@ -35,6 +35,9 @@ pub const MARK: &str = "~p0ison~";
 /// The destination that no sink of these histories lets a record name.
 const NOT_ALLOWED: &str = "forbidden";
 
+/// The exchanges that vanish: together they close more channels than a connection may have.
+pub const VANISHING_EXCHANGES: usize = 8;
+
 /// An hour: longer than any history.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
@@ -88,7 +91,7 @@ impl Place {
 pub fn make(plan: &Plan, name: &str) -> Make {
     match plan.setup.kind {
         Kind::Mixed => mixed(plan, name),
-        _ => single(plan),
+        _ => single(plan, name),
     }
 }
 
@@ -104,8 +107,9 @@ pub fn naming(plan: &Plan) -> Name {
     }
 }
 
-fn single(plan: &Plan) -> Make {
-    let (seed, blocks) = (plan.seed, plan.setup.blocks);
+fn single(plan: &Plan, name: &str) -> Make {
+    let (seed, blocks, name) = (plan.seed, plan.setup.blocks, name.to_owned());
+    let has_exchanges = plan.setup.kind == Kind::RabbitMq;
     Arc::new(move |id, key| {
         let mut rng = StdRng::seed_from_u64(seed ^ hash(id));
         let mut made = record(id, key);
@@ -118,10 +122,21 @@ fn single(plan: &Plan) -> Make {
             75..85 => _ = made.remove("partition"),
             n if (100..100 + deadly).contains(&n) => _ = made.insert("type", DOOMED),
             n if (200..200 + deadly).contains(&n) => _ = made.insert("destination", NOT_ALLOWED),
+            300..330 if has_exchanges => to_vanishing(&name, &mut rng, &mut made),
             _ => {}
         }
         made
     })
+}
+
+fn to_vanishing(name: &str, rng: &mut StdRng, made: &mut Document) {
+    let number = rng.random_range(0..VANISHING_EXCHANGES);
+    made.insert("destination", vanishing(name, number));
+}
+
+/// The name of an exchange that vanishes.
+pub fn vanishing(name: &str, number: usize) -> String {
+    format!("{name}-vanishing-{number}")
 }
 
 fn scheduled(rng: &mut StdRng) -> Document {
@@ -270,6 +285,7 @@ fn trouble(plan: &Plan, class: &Class, name: &str, rng: &mut StdRng, made: &mut 
         45..48 => _ = made.insert("type", FLAKY),
         50..53 if !class.is_stream => _ = made.insert("type", FORBIDDEN),
         n if (60..60 + deadly).contains(&n) && !class.is_stream => _ = made.insert("type", DOOMED),
+        80..88 if !class.is_stream => to_vanishing(name, rng, made),
         70..75 if has_silent => _ = made.insert("destination", format!("{name}-silent")),
         _ => {}
     }
