@@ -8,10 +8,8 @@ use postrider_settings::files::io_text;
 
 use crate::rabbitmq::config::RabbitMqConfig;
 use crate::rabbitmq::rendering::Target;
+use crate::rabbitmq::uri::REQUIRED_CHANNELS;
 
-/// The channels that each connection must be able to have: that for messages and that for liveness. The control
-/// connection has one at least.
-pub(super) const REQUIRED_CHANNELS: u16 = 2;
 /// The channels of a sink that publishes: the control connection's is the third.
 const REQUIRED_USER_CHANNELS: u16 = REQUIRED_CHANNELS + 1;
 /// The connections of a sink that publishes: its own, and the control connection.

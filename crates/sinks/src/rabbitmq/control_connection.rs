@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::Channel;
-use lapin::options::{BasicQosOptions, QueueDeclareOptions};
+use lapin::options::{BasicQosOptions, ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
+use lapin::{Channel, ExchangeKind};
 #[cfg(doc)]
 use postrider_relay::sink::PublishFailure;
 use postrider_relay::sink::{PublishError, SinkDown};
@@ -19,7 +19,6 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::connection::Connection;
-use crate::rabbitmq::exchanges;
 use crate::rabbitmq::refused_targets::refused;
 
 /// The limit of trial channels at a time: a broker may limit the channels of a user.
@@ -201,7 +200,7 @@ impl LookUp<'_> {
     }
 
     async fn ask(&mut self, channel: Channel, exchange: &ShortString) -> lapin::Result<()> {
-        let result = exchanges::declare_passively(&channel, exchange.clone()).await;
+        let result = declare_passively(&channel, exchange.clone()).await;
         // After an error the broker has closed it.
         if result.is_ok() {
             *self.idle_channel = Some(channel);
@@ -215,4 +214,11 @@ pub(super) async fn answers(channel: &Channel, limit: Duration) -> bool {
     // Without consumers it has no effect.
     let request = channel.basic_qos(0, BasicQosOptions::default());
     matches!(tokio::time::timeout(limit, request).await, Ok(Ok(())))
+}
+
+/// Looks an exchange up. The broker closes the channel if it is missing or hidden.
+pub(super) async fn declare_passively(channel: &Channel, name: ShortString) -> lapin::Result<()> {
+    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    // The kind is not compared when the declaration is passive.
+    channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
 }

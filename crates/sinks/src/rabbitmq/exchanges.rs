@@ -12,9 +12,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use lapin::options::ExchangeDeclareOptions;
-use lapin::types::{FieldTable, ShortString};
-use lapin::{Channel, ExchangeKind};
+use lapin::types::ShortString;
 use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure};
 
@@ -114,11 +112,4 @@ impl Exchanges {
         let is_known = name.as_str().is_empty() || self.known.lock().contains_key(name);
         is_known.then_some(Ok(()))
     }
-}
-
-/// Looks an exchange up. The broker closes the channel if it is missing or hidden.
-pub(super) async fn declare_passively(channel: &Channel, name: ShortString) -> lapin::Result<()> {
-    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-    // The kind is not compared when the declaration is passive.
-    channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
 }

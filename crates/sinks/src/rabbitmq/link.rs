@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::active_link;
 use crate::liveness::Liveness;
-use crate::rabbitmq::broker_error::{self, CONNECTION_LOST, REQUIRED_CHANNELS, Refusal};
+use crate::rabbitmq::broker_error::{self, CONNECTION_LOST, Refusal};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::connection::Connection;
 use crate::rabbitmq::control_connection::{self, ControlConnection};
@@ -27,6 +27,7 @@ use crate::rabbitmq::refused_targets::RefusedTargets;
 use crate::rabbitmq::rendering::Target;
 use crate::rabbitmq::topology;
 use crate::rabbitmq::trial_channel::TrialChannel;
+use crate::rabbitmq::uri::REQUIRED_CHANNELS;
 
 /// How often the state of an idle connection is checked: `lapin` reports its end only to callers that wait for an
 /// answer.

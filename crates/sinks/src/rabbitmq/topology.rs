@@ -14,8 +14,7 @@ use tracing::info;
 
 use crate::rabbitmq::broker_error::{self, NOT_FOUND};
 use crate::rabbitmq::config::{Binding, DeclaredTopology, Exchange, Queue, QueueKind};
-use crate::rabbitmq::control_connection::ControlConnection;
-use crate::rabbitmq::exchanges;
+use crate::rabbitmq::control_connection::{self, ControlConnection};
 
 /// Creates what is absent, on channels of its own. (The configuration is validated: each name fits AMQP.)
 ///
@@ -69,7 +68,7 @@ async fn create_exchange(
     let failed = failed(format!("exchange {:?}", exchange.name));
     let name = ShortString::from(exchange.name.as_str());
     let channel = control.open_channel().await?;
-    let looked_up = exchanges::declare_passively(&channel, name.clone()).await;
+    let looked_up = control_connection::declare_passively(&channel, name.clone()).await;
     if exists(&channel, looked_up).await.map_err(&failed)? {
         return Ok(false);
     }

@@ -8,7 +8,9 @@ use std::str::FromStr;
 
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 
-use crate::rabbitmq::broker_error::REQUIRED_CHANNELS;
+/// The channels that each connection must be able to have: that for messages and that for liveness. The control
+/// connection has one at least.
+pub(super) const REQUIRED_CHANNELS: u16 = 2;
 
 /// The parameters that `lapin` knows.
 const PARAMETERS: &str = "frame_max, channel_max, heartbeat, connection_timeout and auth_mechanism";
@@ -98,7 +100,7 @@ fn address_of(address: &str) -> Result<(String, Option<u16>), String> {
         }
     };
     if host.is_empty() && port.is_some() {
-        return Err("has a port and no host".to_owned());
+        return Err("has a port and no host; write an IPv6 address in brackets".to_owned());
     }
     let port = port.filter(|port| !port.is_empty()).map(|port| {
         let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
