@@ -136,9 +136,9 @@ impl Link {
     ) -> Result<Self, SinkDown> {
         let limit = settings.delivery.timeout;
         let opening = async {
-            let connection = Self::connect(settings, metrics).await?;
-            let link = Self::on(connection, settings, control, refused, metrics);
-            let (link, ()) = tokio::try_join!(link, control.probe())?;
+            // Side by side: each handshake takes several round trips.
+            let connecting = Self::connect(settings, control, refused, metrics);
+            let (link, ()) = tokio::try_join!(connecting, control.probe())?;
             topology::declare(control, &settings.name, &settings.own.declare).await?;
             Ok(link)
         };
@@ -153,40 +153,20 @@ impl Link {
     /// # Errors
     ///
     /// The same.
-    pub(super) async fn open_bare(
+    pub(super) async fn connect(
         settings: &RabbitMqSettings,
         control: &Arc<ControlConnection>,
         refused: &Arc<RefusedTargets>,
         metrics: &Arc<RabbitMqMetrics>,
     ) -> Result<Self, SinkDown> {
-        let connection = Self::connect(settings, metrics).await?;
-        Self::on(connection, settings, control, refused, metrics).await
-    }
-
-    async fn connect(
-        settings: &RabbitMqSettings,
-        metrics: &RabbitMqMetrics,
-    ) -> Result<Connection, SinkDown> {
-        let connection = Connection::open(settings, format!("postrider {}", settings.name)).await;
-        let connection =
-            connection.map_err(|error| broker_error::connect_error(&error, &settings.own))?;
+        let failed = |error| broker_error::connect_error(&error, &settings.own);
+        let name = format!("postrider {}", settings.name);
+        let connection = Connection::open(settings, name).await.map_err(failed)?;
         metrics.opened();
-        match connection.channel_max() {
-            few if few < REQUIRED_CHANNELS => {
-                Err(broker_error::too_few_channels(few, &settings.own))
-            }
-            _ => Ok(connection),
+        let channel_max = connection.channel_max();
+        if channel_max < REQUIRED_CHANNELS {
+            return Err(broker_error::too_few_channels(channel_max, &settings.own));
         }
-    }
-
-    /// Opens the channels of a new connection.
-    async fn on(
-        connection: Connection,
-        settings: &RabbitMqSettings,
-        control: &Arc<ControlConnection>,
-        refused: &Arc<RefusedTargets>,
-        metrics: &Arc<RabbitMqMetrics>,
-    ) -> Result<Self, SinkDown> {
         let begin = Instant::now();
         let opening = async {
             let channel = connection.open_channel().await?;
@@ -195,8 +175,7 @@ impl Link {
             Ok::<_, lapin::Error>((channel, begin.elapsed()))
         };
         let opened = tokio::try_join!(opening, connection.open_channel());
-        let ((channel, round_trip), liveness_channel) =
-            opened.map_err(|error| broker_error::connect_error(&error, &settings.own))?;
+        let ((channel, round_trip), liveness_channel) = opened.map_err(failed)?;
         let (state, _) = watch::channel(LinkState::Up);
         let (requests, queue) = mpsc::unbounded_channel();
         let exchanges = Arc::new(Exchanges::new(refused.clone()));

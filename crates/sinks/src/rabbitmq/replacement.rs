@@ -61,7 +61,7 @@ impl RabbitMq {
             }
             // The declared topology exists, and a broker without a majority may not confirm that.
             let opening =
-                Link::open_bare(&self.settings, &self.control, &self.refused, &self.metrics);
+                Link::connect(&self.settings, &self.control, &self.refused, &self.metrics);
             let Ok(Ok(other)) = tokio::time::timeout(OPEN_TIMEOUT, opening).await else { continue };
             // The broker, or this process, may only have paused.
             if cause == Cause::Unresponsive && is_silent() || has_overdue() {
