@@ -61,7 +61,7 @@ impl ControlConnection {
         let probing = async {
             let mut idle_channel = self.idle_channel.lock().await;
             let channel = match idle_channel.take() {
-                Some(channel) if answers(&channel, limit / 2).await => channel,
+                Some(channel) if answers(&channel, limit / 4).await => channel,
                 _ => {
                     self.discard();
                     self.open_channel().await?
