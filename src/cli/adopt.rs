@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use bson::DateTime;
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -22,7 +23,7 @@ use crate::cli::run::Signals;
 use crate::cli::store;
 use crate::config::{ConfigProblem, Resolved};
 use crate::ids::RecordId;
-use crate::json_view;
+use crate::json_view::{self, StoredDocument};
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer};
 use crate::outbox::collections::Collections;
 use crate::store::connect;
@@ -187,10 +188,20 @@ async fn opened(outbox: Collections, mapping: Mapping) -> Result<Bridge, Failure
 }
 
 /// Prints the report; `copied` says what became of the documents that are not skipped.
+/// What a bridge has copied, as JSON.
+#[derive(Serialize)]
+struct Shown {
+    copied: u64,
+    skipped: serde_json::Map<String, Value>,
+    documents: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample: Option<Vec<StoredDocument>>,
+}
+
 fn show(
     report: &AdoptReport,
     copied: &str,
-    sample: Option<Value>,
+    sample: Option<Vec<StoredDocument>>,
     options: &Options,
 ) -> Result<(), Failure> {
     let skipped: serde_json::Map<String, Value> = report
@@ -204,11 +215,7 @@ fn show(
         .map(|one| json!({ "id": one.id, "reason": one.reason.label(), "detail": one.detail }))
         .collect();
     if let Format::Json = options.output.output {
-        let mut shown = json!({ "copied": report.copied, "skipped": skipped, "documents": listed });
-        if let Some(sample) = sample {
-            shown["sample"] = sample;
-        }
-        return output::json(&shown);
+        return output::json(&Shown { copied: report.copied, skipped, documents: listed, sample });
     }
     let mut rows = vec![vec![copied.to_owned(), report.copied.to_string(), String::new()]];
     for one in &report.listed {

@@ -35,7 +35,7 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
     block_on(async {
         let store = open(&plan).await?;
         match store.append(append).await {
-            Ok(done) => output::json(&serde_json::to_value(done).map_err(anyhow::Error::from)?),
+            Ok(done) => output::json(&done),
             Err(AppendError::Invalid(flaws)) => Err(invalid(&flaws)),
             Err(error) => Err(Failure::Failed(error.into())),
         }

@@ -77,7 +77,7 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
 
 fn print(answer: Result<impl Serialize, EndError>) -> Result<(), Failure> {
     match answer {
-        Ok(done) => output::json(&serde_json::to_value(done).map_err(anyhow::Error::from)?),
+        Ok(done) => output::json(&done),
         Err(EndError::Append(AppendError::Invalid(flaws))) => Err(invalid(&flaws)),
         Err(error) => Err(Failure::Failed(error.into())),
     }

@@ -2,8 +2,10 @@
 
 use std::io::Write;
 
+use anyhow::Context as _;
 use bson::{Bson, Document};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::global::Failure;
@@ -43,8 +45,9 @@ pub(super) fn text(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints JSON, indented.
-pub(super) fn json(value: &Value) -> Result<(), Failure> {
-    text(&format!("{value:#}\n"))
+pub(super) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).context("cannot format the result")?;
+    text(&format!("{json}\n"))
 }
 
 /// Prints rows below a heading, each column as wide as its widest cell.
@@ -131,7 +134,7 @@ pub(super) fn documents(
     format: Format,
 ) -> Result<(), Failure> {
     match format {
-        Format::Json => json(&found.iter().map(json_view::record).collect()),
+        Format::Json => json(&found.iter().map(json_view::record).collect::<Vec<_>>()),
         Format::Table => {
             let row = |document: &Document| {
                 let cell = |field: &&str| shortened(cell(document.get(*field)), MAX_CELL_CHARS);
@@ -147,10 +150,11 @@ pub(super) fn documents(
 
 /// A value as the cell of a table.
 pub(super) fn cell(value: Option<&Bson>) -> String {
-    match value.map(json_view::value) {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text,
-        Some(other) => other.to_string(),
+    match value.map(json_view::text) {
+        None => String::new(),
+        Some(null) if null == "null" => String::new(),
+        // A string without its quotes.
+        Some(json) => serde_json::from_str(&json).unwrap_or(json),
     }
 }
 

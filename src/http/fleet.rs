@@ -2,7 +2,6 @@
 
 use axum::Json;
 use serde::Serialize;
-use serde_json::Value;
 use tracing::info;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -13,7 +12,7 @@ use crate::http::list::Listed;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::http::stored::{InstanceAnswer, PartitionAnswer};
-use crate::json_view;
+use crate::json_view::{self, StoredDocument};
 
 pub(super) fn calls() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -27,7 +26,7 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
 #[utoipa::path(get, path = "/v1/instances", tag = "fleet", responses(
     (status = 200, description = "all instances", body = Listed<InstanceAnswer>),
 ))]
-async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
+async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<StoredDocument>>, Problem> {
     let found = call.state.services()?.fleet.instances().await?;
     Ok(Json(found.iter().map(json_view::record).collect::<Vec<_>>().into()))
 }
@@ -36,7 +35,7 @@ async fn list_instances(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Pr
 #[utoipa::path(get, path = "/v1/partitions", tag = "fleet", responses(
     (status = 200, description = "all partitions that were ever assigned", body = Listed<PartitionAnswer>),
 ))]
-async fn list_partitions(call: Call<ReadScope>) -> Result<Json<Listed<Value>>, Problem> {
+async fn list_partitions(call: Call<ReadScope>) -> Result<Json<Listed<StoredDocument>>, Problem> {
     let found = call.state.services()?.fleet.partitions().await?;
     Ok(Json(found.iter().map(json_view::record).collect::<Vec<_>>().into()))
 }

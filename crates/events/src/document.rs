@@ -15,7 +15,7 @@ pub(crate) fn as_written<'de, D: Deserializer<'de>>(input: D) -> Result<Document
 /// Writes a document in the JSON form of HTTP ([`json_view`]), or as BSON.
 pub(crate) fn as_json<S: Serializer>(document: &Document, to: S) -> Result<S::Ok, S::Error> {
     if to.is_human_readable() {
-        to.collect_map(document.iter().map(|(name, value)| (name, json_view::value(value))))
+        json_view::serialize_document(document, to)
     } else {
         document.serialize(to)
     }

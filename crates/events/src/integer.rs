@@ -1,6 +1,7 @@
 //! Integers in BSON: any numeric type may hold one.
 
 use bson::Bson;
+pub(crate) use postrider_outbox::number::smallest;
 
 /// 2^63: the first float above every int64.
 const INT64_END: f64 = 9_223_372_036_854_775_808.0;
@@ -15,9 +16,4 @@ pub(crate) fn integral(number: &Bson) -> Option<i64> {
         }
         _ => None,
     }
-}
-
-/// An integer as int32 if it fits, as the Wow framework writes it.
-pub(crate) fn smallest(integer: i64) -> Bson {
-    i32::try_from(integer).map_or(Bson::Int64(integer), Bson::Int32)
 }

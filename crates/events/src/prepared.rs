@@ -3,6 +3,7 @@
 use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
 use bson::{Bson, Document};
 use postrider_outbox::erase::PendingRecords;
+use postrider_outbox::nesting::{TOO_DEEP, is_document_too_deep};
 use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use uuid::Uuid;
 
@@ -229,34 +230,16 @@ impl NewEvent {
     }
 }
 
-/// Encodes a document. MongoDB accepts no deeper nesting and no name with a NUL.
+/// Encodes a document, unless it is nested too deep or has a name with a NUL.
 fn encode(flaws: &mut Vec<Flaw>, field: &str, document: &Document) -> RawDocumentBuf {
-    if is_too_deep(document, MAX_LEVELS) {
-        let detail = format!("is nested deeper than {MAX_LEVELS} levels");
-        flaws.push(Flaw::new(field, detail));
+    if is_document_too_deep(document) {
+        flaws.push(Flaw::new(field, TOO_DEEP));
         return RawDocumentBuf::new();
     }
     RawDocumentBuf::try_from(document).unwrap_or_else(|error| {
         flaws.push(Flaw::new(field, format!("cannot be stored as BSON: {error}")));
         RawDocumentBuf::new()
     })
-}
-
-/// The deepest nesting: MongoDB accepts 180 levels; around a body there are four, around a payload one.
-const MAX_LEVELS: usize = 170;
-
-fn is_too_deep(document: &Document, left: usize) -> bool {
-    left == 0 || document.values().any(|value| is_value_too_deep(value, left - 1))
-}
-
-fn is_value_too_deep(value: &Bson, left: usize) -> bool {
-    match value {
-        Bson::Document(document) => is_too_deep(document, left),
-        Bson::Array(items) => {
-            left == 0 || items.iter().any(|item| is_value_too_deep(item, left - 1))
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -279,12 +262,13 @@ mod tests {
     #[test]
     fn each_flaw_names_its_field() {
         let event = || NewEvent::new("E", doc! {});
-        let deep = (0..200).fold(doc! {}, |inner, _| doc! { "d": inner });
+        let deep = |levels| (1..levels).fold(doc! {}, |inner, _| doc! { "d": inner });
         let long = "x".repeat(256);
 
         assert_eq!(fields(append(vec![])), ["events"]);
         assert_eq!(fields(append(vec![event(), NewEvent::new("", doc! {})])), ["events[1].name"]);
-        assert_eq!(fields(append(vec![NewEvent::new("E", deep)])), ["events[0].body"]);
+        assert_eq!(fields(append(vec![NewEvent::new("E", deep(101))])), ["events[0].body"]);
+        assert!(fields(append(vec![NewEvent::new("E", deep(100))])).is_empty());
         assert_eq!(
             fields(append(vec![NewEvent::new("E", doc! { "a\0b": 1 })])),
             ["events[0].body"]

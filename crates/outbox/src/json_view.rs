@@ -1,54 +1,104 @@
-//! Converts stored documents to JSON, for operators and programs.
+//! Stored documents as JSON, for operators and programs.
+//!
+//! Dates are RFC 3339, UUIDs and ObjectIds text, timestamps `{t, i}`, decimals numbers with all their digits; the rest
+//! is relaxed extended JSON. (Messages are relaxed extended JSON throughout: [`crate::payload`].)
 
 use bson::{Bson, Document};
 use postrider_store::dates::rfc3339;
-use serde_json::{Map, Value, json};
+use serde::ser::{Serialize, Serializer};
+use serde_json::json;
 
 use crate::ids::RecordId;
+use crate::number::to_literal;
 use crate::undecoded::DecodedRecord;
 
+/// A stored document, which serde writes as JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredDocument(Document);
+
 /// A stored document as JSON, with its own field names, `_id` as `id`.
-pub fn record(document: &Document) -> Value {
+pub fn record(document: &Document) -> StoredDocument {
     let fields = document.iter().map(|(name, field)| {
         let name = if name == "_id" { "id" } else { name };
-        (name.to_owned(), value(field))
+        (name.to_owned(), field.clone())
     });
-    Value::Object(fields.collect::<Map<String, Value>>())
+    StoredDocument(fields.collect())
 }
 
 /// A record, valid or not, as JSON: its flaws are in `invalid`, and an `_id` of an invalid kind is the
 /// text by which commands know the record.
-pub fn decoded(found: &DecodedRecord) -> Value {
+pub fn decoded(found: &DecodedRecord) -> StoredDocument {
     let mut fields = record(&found.document);
     if found.id.decoded().is_none() {
-        fields["id"] = json!(found.id.text());
+        fields.0.insert("id", found.id.text());
     }
     if !found.invalid.is_empty() {
-        fields["invalid"] = json!(found.invalid);
+        fields.0.insert("invalid", found.invalid.clone());
     }
     fields
 }
 
-/// Dates are RFC 3339, UUIDs and ObjectIds text, timestamps `{t, i}`; the rest is relaxed
-/// extended JSON.
-pub fn value(stored: &Bson) -> Value {
+impl Serialize for StoredDocument {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        serialize_document(&self.0, to)
+    }
+}
+
+/// Writes the fields of a document.
+///
+/// # Errors
+///
+/// Those of the serializer.
+pub fn serialize_document<S: Serializer>(stored: &Document, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(stored.iter().map(|(name, value)| (name, Stored(value))))
+}
+
+/// Writes a value. (A serializer of another format than JSON gets a decimal as `serde_json::value::RawValue`.)
+///
+/// # Errors
+///
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(stored: &Bson, to: S) -> Result<S::Ok, S::Error> {
     match stored {
+        Bson::Null => to.serialize_unit(),
+        Bson::Boolean(value) => to.serialize_bool(*value),
+        Bson::Int32(integer) => to.serialize_i32(*integer),
+        Bson::Int64(integer) => to.serialize_i64(*integer),
+        Bson::Double(number) if number.is_finite() => to.serialize_f64(*number),
+        Bson::String(text) => to.serialize_str(text),
+        Bson::Document(document) => serialize_document(document, to),
+        Bson::Array(items) => to.collect_seq(items.iter().map(Stored)),
         Bson::DateTime(date) => match rfc3339(*date) {
-            Some(text) => json!(text),
+            Some(text) => to.serialize_str(&text),
             // Outside the years that RFC 3339 has.
-            None => stored.clone().into_canonical_extjson(),
+            None => stored.clone().into_canonical_extjson().serialize(to),
         },
-        Bson::Timestamp(time) => json!({ "t": time.time, "i": time.increment }),
-        Bson::Document(document) => {
-            let fields = document.iter().map(|(name, field)| (name.clone(), value(field)));
-            Value::Object(fields.collect())
-        }
-        Bson::Array(items) => Value::Array(items.iter().map(value).collect()),
+        Bson::Timestamp(time) => json!({ "t": time.time, "i": time.increment }).serialize(to),
+        Bson::Decimal128(decimal) => match to_literal(*decimal) {
+            Some(number) => number.serialize(to),
+            None => stored.clone().into_relaxed_extjson().serialize(to),
+        },
         Bson::Binary(_) | Bson::ObjectId(_) => match RecordId::from(stored.clone()) {
-            RecordId::Other(other) => other.into_relaxed_extjson(),
-            id => json!(id.to_string()),
+            RecordId::Other(other) => other.into_relaxed_extjson().serialize(to),
+            id => to.collect_str(&id),
         },
-        other => other.clone().into_relaxed_extjson(),
+        other => other.clone().into_relaxed_extjson().serialize(to),
+    }
+}
+
+/// A value as the text of its JSON.
+pub fn text(stored: &Bson) -> String {
+    // The names of documents are strings, so nothing can fail.
+    serde_json::to_string(&Stored(stored)).unwrap_or_default()
+}
+
+/// A stored value, which serde writes as JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a>(pub &'a Bson);
+
+impl Serialize for Stored<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        serialize(self.0, to)
     }
 }
 
@@ -69,7 +119,7 @@ mod tests {
         });
 
         assert_eq!(
-            shown,
+            serde_json::to_value(shown).unwrap(),
             json!({
                 "id": "00112233-4455-6677-8899-aabbccddeeff",
                 "seq": { "t": 5, "i": 6 },

@@ -5,6 +5,7 @@
 //! | [`fields`], [`collections`] | names of fields and collections |
 //! | [`new_record`], [`enqueue`], [`probe`] | for producers: a record, its insertion in the caller's transaction, and whether that works |
 //! | [`record`], [`content`], [`payload`], `extjson` | reads a record: what the relay needs, what the producer wrote |
+//! | [`json_text`], [`number`], [`nesting`], [`json_view`] | JSON to BSON as written, and back |
 //! | [`snapshot`], [`position`], `merge` | reads what is pending, as of one point in time |
 //! | [`lease`] | leases records, by the server's clock |
 //! | [`settle`], [`reason`] | writes outcomes: done, retry, dead, released |
@@ -28,11 +29,14 @@ mod filter;
 pub mod header;
 pub mod ids;
 pub mod inspect;
+pub mod json_text;
 pub mod json_view;
 pub mod lease;
 pub mod list;
 mod merge;
+pub mod nesting;
 pub mod new_record;
+pub mod number;
 pub mod partition;
 pub mod payload;
 pub mod position;

@@ -10,6 +10,7 @@ use crate::fields::{
     PENDING, SCHEDULED, SEQ, STATUS, TENANT_ID, TYPE, VISIBLE_AT,
 };
 use crate::ids::RecordId;
+use crate::nesting;
 use crate::partition;
 use crate::position::NO_SEQ;
 
@@ -40,7 +41,7 @@ pub struct NewRecord {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("outbox record: {field}: {why}")]
 pub struct EnqueueRefusal {
-    /// The field at fault: `id`, `type`, `headers` or `headers.NAME`; `session` without a running transaction.
+    /// The field at fault: `id`, `type`, `payload`, `headers` or `headers.NAME`; `session` without a running transaction.
     pub field: String,
     /// What is wrong with it, and what to do. It never quotes the value.
     pub why: &'static str,
@@ -155,8 +156,8 @@ impl NewRecord {
     ///
     /// # Errors
     ///
-    /// An id that is not a UUID, an ObjectId, a string or an integer; an empty id or type; a header that a broker
-    /// cannot carry.
+    /// An id that is not a UUID, an ObjectId, a string or an integer; an empty id or type; a payload that is
+    /// nested too deep; a header that a broker cannot carry.
     pub fn into_document(self) -> Result<Document, EnqueueRefusal> {
         self.check()?;
         let status = if self.visible_at.is_some() { SCHEDULED } else { PENDING };
@@ -198,6 +199,9 @@ impl NewRecord {
         if self.kind.is_empty() {
             return Err(EnqueueRefusal::new(TYPE, "is empty; set it, since routes match on it"));
         }
+        if nesting::is_too_deep(&self.payload) {
+            return Err(EnqueueRefusal::new(PAYLOAD, nesting::TOO_DEEP));
+        }
         for (name, value) in &self.headers {
             if name.contains('\0') {
                 return Err(EnqueueRefusal::new(HEADERS, "a name contains U+0000; remove it"));
@@ -226,4 +230,18 @@ fn is_scalar(value: &Bson) -> bool {
             | Bson::Binary(_)
             | Bson::Null
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_that_is_nested_too_deep_is_refused() {
+        let nested = |levels| (0..levels).fold(Bson::Null, |inner, _| Bson::Array(vec![inner]));
+        let refused = |levels| NewRecord::new("T", nested(levels)).into_document().err();
+
+        assert_eq!(refused(nesting::MAX_LEVELS), None);
+        assert_eq!(refused(nesting::MAX_LEVELS + 1).unwrap().field, PAYLOAD);
+    }
 }

@@ -120,7 +120,9 @@ pub struct Group {
     /// pending or dead.
     pub status: String,
     /// What they have in common; null where they have none.
-    pub value: serde_json::Value,
+    #[serde(serialize_with = "json_view::serialize")]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub value: Bson,
     /// How many.
     pub count: u64,
 }
@@ -319,7 +321,7 @@ impl Inspector {
             ];
             for group in self.aggregate("group records", pipeline, index).await? {
                 let group = decoded(&group);
-                let value = group.get(ID).map(json_view::value).unwrap_or_default();
+                let value = group.get(ID).cloned().unwrap_or_default();
                 let count = number(group.get("count"));
                 groups.groups.push(Group { status: status.to_owned(), value, count });
             }

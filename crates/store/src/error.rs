@@ -138,13 +138,6 @@ impl StoreError {
         self.code().is_some_and(|code| code == UPSERTED || TOO_LARGE_CODES.contains(&code))
     }
 
-    /// Returns whether a document was nested too deep.
-    pub fn is_too_deep(&self) -> bool {
-        /// Overflow.
-        const CODE: i32 = 15;
-        self.code() == Some(CODE)
-    }
-
     /// Returns whether credentials or privileges are insufficient.
     pub fn is_refusal(&self) -> bool {
         /// Unauthorized, AuthenticationFailed.

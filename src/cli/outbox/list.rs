@@ -122,15 +122,12 @@ async fn groups(inspector: &Inspector, by: By, top: u32, format: Format) -> Resu
         eprintln!("note: only the first 100000 {status} records were counted; there are more");
     }
     match format {
-        Format::Json => {
-            output::json(&serde_json::to_value(&found).context("cannot format the result")?)
-        }
+        Format::Json => output::json(&found),
         Format::Table => {
             let row = |group: &crate::outbox::stats::Group| {
                 let value = match &group.value {
-                    Value::String(text) => text.clone(),
-                    Value::Null => "(none)".to_owned(),
-                    other => other.to_string(),
+                    Bson::Null => "(none)".to_owned(),
+                    value => output::cell(Some(value)),
                 };
                 vec![
                     group.status.clone(),
@@ -168,7 +165,9 @@ pub(super) async fn list(
         Failure::Usage(vec![format!("--{option}: {}", unlistable.1)])
     })?;
     match format {
-        Format::Json => output::json(&page.records.iter().map(json_view::decoded).collect())?,
+        Format::Json => {
+            output::json(&page.records.iter().map(json_view::decoded).collect::<Vec<_>>())?
+        }
         Format::Table => {
             let now = ServerClock::asked(collections.database()).await;
             table(plan, &page.records, now.context("cannot read the time of MongoDB")?)?;

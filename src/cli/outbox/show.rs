@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document};
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::cli::global::Failure;
 use crate::cli::outbox::ids::find;
 use crate::cli::outbox::list::id;
 use crate::cli::output::{self, Format};
 use crate::config::Resolved;
-use crate::json_view;
+use crate::json_view::{self, StoredDocument};
 use crate::outbox::collections::Collections;
 use crate::outbox::fields::TYPE;
 use crate::outbox::inspect::Inspector;
@@ -142,20 +142,22 @@ fn unconfirmed(
     Some(format!("{destination:?}{key}: {cause}"))
 }
 
+/// A record with why it waits, as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    record: StoredDocument,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<&'a Explanation>,
+}
+
 fn print(
     record: &DecodedRecord,
     waiting: Option<&Explanation>,
     format: Format,
 ) -> Result<(), Failure> {
     match format {
-        Format::Json => {
-            let mut json = json_view::decoded(record);
-            if let (Some(waiting), Value::Object(fields)) = (waiting, &mut json) {
-                let waiting = serde_json::to_value(waiting).context("cannot format the result")?;
-                fields.insert("waits".to_owned(), waiting);
-            }
-            output::json(&json)
-        }
+        Format::Json => output::json(&Shown { record: json_view::decoded(record), waits: waiting }),
         Format::Table => {
             let row = |(name, value): (&String, &Bson)| match name.as_str() {
                 "_id" => vec!["id".to_owned(), id(record)],

@@ -2,7 +2,6 @@
 
 use axum::Json;
 use serde::Deserialize;
-use serde_json::Value;
 use utoipa::IntoParams;
 
 use crate::http::extract::{Call, NoParameters, ReadScope};
@@ -11,7 +10,7 @@ use crate::http::outbox::unknown_record;
 use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
 use crate::http::problem::Problem;
 use crate::http::stored::RecordAnswer;
-use crate::json_view;
+use crate::json_view::{self, StoredDocument};
 use crate::outbox::inspect::Inspector;
 use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{GroupBy, Groups, Stats};
@@ -102,7 +101,7 @@ pub(super) struct RecordsQuery {
 )]
 pub(super) async fn list_outbox_records(
     call: Call<ReadScope, NoParameters, RecordsQuery>,
-) -> Result<Json<Listed<Value>>, Problem> {
+) -> Result<Json<Listed<StoredDocument>>, Problem> {
     let query = call.query;
     let filter = Filter {
         status: query.status,
@@ -133,7 +132,7 @@ pub(super) async fn list_outbox_records(
 )]
 pub(super) async fn get_outbox_record(
     call: Call<ReadScope, RecordPath>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<StoredDocument>, Problem> {
     let id = call.path.id;
     let inspector = Inspector::new(call.state.services()?.collections.clone());
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;

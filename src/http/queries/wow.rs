@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answer::{StoredAnswer, WowAnswer, WowValue};
+use super::answer::StoredAnswer;
 use super::{Listing, PageRequest, flaws_of, list, query_of};
 use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request};
@@ -26,6 +26,7 @@ use crate::http::params::Bounded;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::http::stream::ListForm;
+use crate::json_view;
 use crate::names::AggregateName;
 
 /// Documents of a list, by Wow's default.
@@ -164,10 +165,10 @@ async fn wow_single_snapshot(
     call: WowCall,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
-) -> Result<Json<WowAnswer>, Problem> {
+) -> Result<Json<StoredAnswer>, Problem> {
     let query = body.query(&call, &headers, false)?;
     let found = single(&call, &query).await?;
-    Ok(Json(WowAnswer(StoredAnswer::new(found, Target::Snapshots))))
+    Ok(Json(StoredAnswer::new(found, Target::Snapshots)))
 }
 
 /// Find the state of one snapshot (Wow)
@@ -207,10 +208,8 @@ async fn wow_list_snapshots(
     let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
     let listing = listing(&call, Target::Snapshots, &query, limit);
     let form = ListForm::accepted_by_wow(&headers);
-    list(&call.state, listing, form, permit, |found| {
-        WowAnswer(StoredAnswer::new(found, Target::Snapshots))
-    })
-    .await
+    list(&call.state, listing, form, permit, |found| StoredAnswer::new(found, Target::Snapshots))
+        .await
 }
 
 /// List the states of snapshots (Wow)
@@ -246,8 +245,7 @@ async fn wow_page_snapshots(
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
     let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, false).await?;
-    let list =
-        items.into_iter().map(|found| WowAnswer(StoredAnswer::new(found, Target::Snapshots)));
+    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Snapshots));
     Ok(Json(WowPage { total, list: list.collect() }).into_response())
 }
 
@@ -299,10 +297,7 @@ async fn wow_list_events(
     let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
     let listing = listing(&call, Target::Events, &query, limit);
     let form = ListForm::accepted_by_wow(&headers);
-    list(&call.state, listing, form, permit, |found| {
-        WowAnswer(StoredAnswer::new(found, Target::Events))
-    })
-    .await
+    list(&call.state, listing, form, permit, |found| StoredAnswer::new(found, Target::Events)).await
 }
 
 /// Read a page of appends (Wow)
@@ -318,7 +313,7 @@ async fn wow_page_events(
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
     let Paged { items, total } = page(&call, &headers, Target::Events, body, false).await?;
-    let list = items.into_iter().map(|found| WowAnswer(StoredAnswer::new(found, Target::Events)));
+    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Events));
     Ok(Json(WowPage { total, list: list.collect() }).into_response())
 }
 
@@ -336,17 +331,13 @@ async fn wow_count_events(
 }
 
 /// The state of a snapshot.
-struct State(Bson);
+#[derive(Serialize)]
+#[serde(transparent)]
+struct State(#[serde(serialize_with = "json_view::serialize")] Bson);
 
 impl State {
     fn of(mut snapshot: Document) -> Self {
         Self(snapshot.remove(STATE).unwrap_or_else(|| Document::new().into()))
-    }
-}
-
-impl Serialize for State {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        WowValue(&self.0).serialize(to)
     }
 }
 

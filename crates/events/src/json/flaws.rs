@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use postrider_outbox::nesting::TOO_DEEP;
+
 use crate::Flaw;
 
 /// The most flaws of one request that are reported.
-pub const MAX_FLAWS: usize = 100;
+pub use postrider_outbox::json_text::MAX_FLAWS;
 
 /// The path to a field, such as `events[0].name`.
 #[derive(Clone, Copy, Debug)]
@@ -40,9 +42,13 @@ impl FlawList {
         if self.is_full() {
             return;
         }
-        let (mut flaws, field) = (self.0.borrow_mut(), path.to_string());
-        if flaws.iter().all(|flaw| flaw.field != field) {
-            flaws.push(Flaw { field, detail: detail() });
+        let (mut flaws, new) = (self.0.borrow_mut(), Flaw::new(path.to_string(), detail()));
+        // A value that is nested too deep was found at its deepest place, if its text was already too deep.
+        let is_deeper = |flaw: &Flaw| {
+            flaw.detail == TOO_DEEP && new.detail == TOO_DEEP && flaw.field.starts_with(&new.field)
+        };
+        if !flaws.iter().any(|flaw| flaw.field == new.field || is_deeper(flaw)) {
+            flaws.push(new);
         }
     }
 

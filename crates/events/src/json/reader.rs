@@ -8,6 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bson::{Bson, Document};
+use postrider_outbox::nesting::{MAX_LEVELS, TOO_DEEP};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
@@ -19,9 +20,6 @@ use crate::Flaw;
 use crate::integer::integral;
 use crate::json::flaws::{FieldPath, FlawList};
 use crate::json::tree::parse;
-
-/// The deepest nesting of one value: MongoDB accepts it wherever the value is stored.
-const MAX_LEVELS: usize = 100;
 
 /// The form of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,8 +242,9 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     type Error = Refused;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
-        if self.place.level > MAX_LEVELS {
-            self.add_flaw(&format!("is nested deeper than {MAX_LEVELS} levels"));
+        let is_level = matches!(self.value, Some(Bson::Array(_) | Bson::Document(_)));
+        if is_level && self.place.level >= MAX_LEVELS {
+            self.add_flaw(TOO_DEEP);
             return visitor.visit_unit();
         }
         let place = Place { level: self.place.level + 1, ..self.place };
@@ -270,6 +269,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                 next: None,
                 place: &place,
             }),
+            Some(Bson::Decimal128(decimal)) => visitor.visit_bytes(&decimal.bytes()),
             // JSON has no other types.
             Some(_) => visitor.visit_unit(),
         }
@@ -570,6 +570,18 @@ mod tests {
     }
 
     #[test]
+    fn decimals_are_read_as_any_json_only() {
+        let decimal = Bson::Decimal128("123456789012345.6789".parse().unwrap());
+        let members = doc! { "id": "o", "lines": [], "note": { "all": [decimal.clone()] } };
+
+        let order: Order = read(members, Form::Json, Vec::new()).unwrap();
+
+        assert_eq!(order.note, Some(Json(bson::bson!({ "all": [decimal.clone()] }))));
+        let wrong = doc! { "id": decimal.clone(), "placedAt": decimal.clone(), "isPaid": decimal.clone(), "lines": decimal };
+        assert_eq!(fields(wrong), ["id", "placedAt", "isPaid", "lines"]);
+    }
+
+    #[test]
     fn at_most_100_flaws_of_a_body_are_reported() {
         let of = |lines: usize| doc! { "id": "o", "lines": vec![Bson::Int32(1); lines] };
 
@@ -583,7 +595,7 @@ mod tests {
                 Flaw::new("", "has more errors; only the first 100 are reported")
             );
         }
-        let text = format!("{{\"id\":[{}]}}", vec!["18446744073709551616"; 300].join(","));
+        let text = format!("{{\"id\":[{}]}}", vec!["1e400"; 300].join(","));
         let Err(BodyError::Invalid(flaws)) = read_body::<Order>(&text, Document::new()) else {
             panic!("the body is invalid")
         };

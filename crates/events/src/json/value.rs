@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for Json {
 
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        json_view::value(&self.0).serialize(to)
+        json_view::serialize(&self.0, to)
     }
 }
 
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Parsed {
 
 /// Reads JSON from any deserializer, as it is written.
 pub(crate) fn as_written<'de, D: Deserializer<'de>>(from: D) -> Result<Bson, D::Error> {
-    AsWritten::PARSED.deserialize(from)
+    AsWritten.deserialize(from)
 }
 
 /// A JSON object, kept as written.
@@ -165,7 +165,7 @@ pub(super) fn of_type(kind: Type) -> ObjectBuilder {
 impl PartialSchema for Json {
     fn schema() -> RefOr<Schema> {
         AnyOfBuilder::new()
-            .description(Some("Any JSON; integers within 64 bits, names without NUL."))
+            .description(Some("Any JSON within the limits of docs/http.md: at most 100 levels, numbers of at most 34 digits, names without NUL."))
             .item(of_type(Type::Null))
             .item(of_type(Type::Boolean))
             .item(of_type(Type::String))

@@ -1,5 +1,6 @@
 //! Errors of prepare keys.
 
+use postrider_outbox::nesting::TOO_DEEP;
 use postrider_store::StoreError;
 use postrider_store::schema::SchemaError;
 
@@ -26,8 +27,8 @@ pub enum PrepareError {
     /// The value exceeds a document of MongoDB.
     #[error("value: too large: a document of MongoDB has at most 16 MiB")]
     TooLarge,
-    /// The value is nested deeper than MongoDB accepts.
-    #[error("value: nested too deep for a document of MongoDB")]
+    /// The value is nested too deep.
+    #[error("value: {TOO_DEEP}")]
     TooDeep,
     /// Other callers changed the key at each try.
     #[error("concurrent requests changed the key repeatedly; retry")]
@@ -42,12 +43,6 @@ pub enum PrepareError {
 
 impl From<StoreError> for PrepareError {
     fn from(error: StoreError) -> Self {
-        if error.is_too_large() {
-            Self::TooLarge
-        } else if error.is_too_deep() {
-            Self::TooDeep
-        } else {
-            Self::Store(error)
-        }
+        if error.is_too_large() { Self::TooLarge } else { Self::Store(error) }
     }
 }

@@ -6,6 +6,7 @@
 use std::any::Any;
 
 use bson::{Bson, Document, doc};
+use postrider_outbox::nesting::is_too_deep;
 use postrider_store::limits::MAX_DOCUMENT_BYTES;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +23,9 @@ pub(super) fn encode<V: Serialize + 'static>(value: &V) -> Result<Bson, PrepareE
     } else {
         bson::serialize_to_bson(value).map_err(PrepareError::Encode)?
     };
+    if is_too_deep(&value) {
+        return Err(PrepareError::TooDeep);
+    }
     // For larger ones the server has several errors, or ends the connection.
     let size = doc! { VALUE: &value }.to_vec().map_err(PrepareError::Encode)?.len();
     if size > MAX_DOCUMENT_BYTES { Err(PrepareError::TooLarge) } else { Ok(value) }

@@ -1,6 +1,7 @@
 //! Equality of the values of prepare keys.
 
 use bson::Bson;
+use postrider_outbox::number::Number;
 
 /// Compares values as MongoDB does (1, 1L and 1.0 are equal), but ignores the order of fields, which
 /// differs between libraries.
@@ -18,60 +19,6 @@ pub(super) fn values_equal(a: &Bson, b: &Bson) -> bool {
             (Some(a), Some(b)) => a == b,
             _ => a == b,
         },
-    }
-}
-
-/// A number of any BSON type, without rounding.
-#[derive(Debug, PartialEq)]
-enum Number {
-    Nan,
-    Infinite {
-        negative: bool,
-    },
-    /// `digits` × 10^`exponent`, without zeros at either end; zero has no digits.
-    Finite {
-        negative: bool,
-        digits: String,
-        exponent: i64,
-    },
-}
-
-impl Number {
-    fn of(value: &Bson) -> Option<Self> {
-        /// The most digits of a double.
-        const DIGITS: usize = 767;
-        let text = match value {
-            Bson::Int32(number) => number.to_string(),
-            Bson::Int64(number) => number.to_string(),
-            Bson::Double(number) => format!("{number:.DIGITS$e}"),
-            Bson::Decimal128(number) => number.to_string(),
-            _ => return None,
-        };
-        Self::read(&text)
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let (negative, text) = match text.strip_prefix('-') {
-            Some(text) => (true, text),
-            None => (false, text),
-        };
-        match text {
-            "NaN" => return Some(Self::Nan),
-            "inf" | "Infinity" => return Some(Self::Infinite { negative }),
-            _ => {}
-        }
-        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let exponent: i64 = exponent.parse().ok()?;
-        let digits = format!("{whole}{fraction}");
-        let significant = digits.trim_end_matches('0');
-        let zeros = digits.len() - significant.len();
-        let digits = significant.trim_start_matches('0').to_owned();
-        if digits.is_empty() {
-            return Some(Self::Finite { negative: false, digits, exponent: 0 });
-        }
-        let shift = i64::try_from(zeros).ok()? - i64::try_from(fraction.len()).ok()?;
-        Some(Self::Finite { negative, digits, exponent: exponent + shift })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors of snapshots.
 
+use postrider_outbox::nesting::TOO_DEEP;
 use postrider_store::StoreError;
 use postrider_store::schema::SchemaError;
 
@@ -12,8 +13,8 @@ pub enum SnapshotError {
     /// The state exceeds a document of MongoDB.
     #[error("state: too large: a document of MongoDB has at most 16 MiB")]
     TooLarge,
-    /// The state is nested deeper than MongoDB accepts.
-    #[error("state: nested too deep for a document of MongoDB")]
+    /// The state is nested too deep.
+    #[error("state: {TOO_DEEP}")]
     TooDeep,
     /// The state cannot be encoded as BSON.
     #[error("state: cannot be stored as BSON")]
@@ -34,12 +35,6 @@ pub enum SnapshotError {
 
 impl From<StoreError> for SnapshotError {
     fn from(error: StoreError) -> Self {
-        if error.is_too_large() {
-            Self::TooLarge
-        } else if error.is_too_deep() {
-            Self::TooDeep
-        } else {
-            Self::Store(error)
-        }
+        if error.is_too_large() { Self::TooLarge } else { Self::Store(error) }
     }
 }

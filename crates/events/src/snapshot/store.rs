@@ -2,6 +2,7 @@
 
 use bson::{Document, RawDocumentBuf, doc};
 use mongodb::Collection;
+use postrider_outbox::nesting::is_document_too_deep;
 use postrider_store::limits::{self, MAX_DOCUMENT_BYTES};
 use postrider_store::{DUPLICATE_KEY, within};
 
@@ -71,6 +72,9 @@ impl SnapshotStore {
         let ours = snapshot.version;
         if ours < 1 {
             return Err(SnapshotError::Version(ours));
+        }
+        if is_document_too_deep(&snapshot.state) {
+            return Err(SnapshotError::TooDeep);
         }
         // The server ends the connection of a larger message.
         if snapshot.state.to_vec().map_err(SnapshotError::Encode)?.len() > MAX_DOCUMENT_BYTES {

@@ -2,12 +2,13 @@
 
 use bson::{Bson, Document};
 use jiff::civil::Time;
+use postrider_outbox::nesting::is_within;
 
 use super::types::{ConditionJson, Operator, ProjectionJson, SortJson};
-use super::value::{empty, extended, plain};
+use super::value::{empty, extended};
 use crate::Flaw;
 use crate::integer::integral;
-use crate::json::{Json, MAX_FLAWS, Request};
+use crate::json::{Json, MAX_FLAWS, Request, parse};
 use crate::query::MAX_LEVELS;
 use crate::query::check::{self, below};
 use crate::query::condition::{Comparison, Condition, DeletionState, Test, TextTest};
@@ -231,9 +232,12 @@ impl Node<'_> {
 
     fn raw(&mut self) -> Document {
         let value = match self.json.value.clone() {
-            Some(Json(Bson::String(text))) => match serde_json::from_str(&text) {
-                Ok(json) if is_nested_within(&json, MAX_RAW_LEVELS) => Ok(plain(json)),
-                Ok(_) => Err(format!("is nested deeper than {MAX_RAW_LEVELS} levels")),
+            Some(Json(Bson::String(text))) => match parse(&text) {
+                Ok((json, flaws)) => match flaws.into_iter().next() {
+                    None if is_within(&json, MAX_RAW_LEVELS) => Ok(json),
+                    None => Err(format!("is nested deeper than {MAX_RAW_LEVELS} levels")),
+                    Some(flaw) => Err(flaw.to_string()),
+                },
                 Err(error) => Err(format!("is not JSON: {error}")),
             },
             Some(Json(value)) => Ok(value),
@@ -367,17 +371,6 @@ impl Uses {
 
 /// The deepest nesting of the text of a RAW condition, with what extended JSON adds: it is decoded by recursion.
 const MAX_RAW_LEVELS: usize = 4 * MAX_LEVELS;
-
-fn is_nested_within(json: &serde_json::Value, levels: usize) -> bool {
-    let Some(levels) = levels.checked_sub(1) else { return false };
-    match json {
-        serde_json::Value::Object(members) => {
-            members.values().all(|value| is_nested_within(value, levels))
-        }
-        serde_json::Value::Array(items) => items.iter().all(|item| is_nested_within(item, levels)),
-        _ => true,
-    }
-}
 
 /// Reads `HH:mm`, `HH:mm:ss` or `HH:mm:ss.fraction`, as Java's `LocalTime.parse`.
 fn parse_time(text: &str) -> Option<Time> {
