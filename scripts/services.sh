@@ -9,8 +9,8 @@
 #   scripts/services.sh clean   [NAME…]   remove the data of stopped servers
 #   scripts/services.sh rabbitmq-node …   a node of a test's own, see scripts/services/rabbitmq-node
 #
-# Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python schemathesis faketime toolchain helm
-# node go java (only installed); deny mdbook typos (for `make lint`, only by their names).
+# Names: mongodb mongodb-auth rabbitmq kafka prometheus (servers), mongosh python schemathesis openapi faketime toolchain
+# helm node go java (only installed); deny mdbook typos (for `make lint`, only by their names).
 # Without names: all but those.
 #
 # Everything lies under .services/ (or POSTRIDER_SERVICES_DIR), except Debian packages. Versions and ports are pinned in
@@ -22,7 +22,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/services/common.sh"
 
 servers=(mongodb mongodb-auth rabbitmq kafka prometheus)
-tools=(mongosh python schemathesis faketime toolchain helm node go java)
+tools=(mongosh python schemathesis openapi faketime toolchain helm node go java)
 by_name=(deny mdbook typos)
 
 # shellcheck source=services/wheel.sh

@@ -11,7 +11,7 @@ source "$repo/scripts/services/borrow.sh"
 cd "$repo"
 
 start=$(now_ms)
-"$services" install toolchain mongosh python schemathesis faketime helm
+"$services" install toolchain mongosh python schemathesis openapi faketime helm
 
 tests=(--workspace --features failpoints)
 # All targets except the benchmarks, which only `make bench` runs.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::HeaderMap;
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use bson::Document;
 use http_body_util::LengthLimitError;
@@ -76,8 +77,8 @@ impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestPart
             shared.tokens.admit(S::SCOPE, read_valid(&parts.headers, AUTHORIZATION.as_str()))?;
         let path = RawPathParams::from_request_parts(parts, shared).await;
         let path = path.map_err(|_| Problem::wrong("path", "is not valid UTF-8"))?;
-        let path = path.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        let path = read(path, Form::Strings, Vec::new());
+        let path = path.iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let path = read_path(path);
         let query = query(parts.uri.query().unwrap_or_default());
         let (path, query) = match (path, query) {
             (Ok(path), Ok(query)) => (path, query),
@@ -88,6 +89,21 @@ impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestPart
         };
         Ok(Self { actor, path, query, state: shared.clone(), scope: PhantomData })
     }
+}
+
+/// Reads the parameters of a path, decoded.
+fn read_path<P: DeserializeOwned>(parameters: Vec<(String, String)>) -> Result<P, Vec<Flaw>> {
+    let flaws = parameters.iter().filter_map(|(name, text)| {
+        let refused = match text.as_str() {
+            "." | ".." => "is a path of its own: proxies and clients would send another one",
+            text if text.contains('\0') => "contains U+0000, at which programs in C end a text",
+            _ => return None,
+        };
+        Some(Flaw::new(name, refused))
+    });
+    let flaws = flaws.collect();
+    let parameters = parameters.into_iter().map(|(name, text)| (name, text.into()));
+    read(parameters.collect(), Form::Strings, flaws)
 }
 
 fn query<Q: DeserializeOwned>(text: &str) -> Result<Q, Vec<Flaw>> {
@@ -130,17 +146,47 @@ pub(super) async fn read_json<T: RequestBody>(
     shared: &Api,
     complete: impl FnOnce(&mut Document) -> Vec<Flaw>,
 ) -> Result<T, Problem> {
-    let kind = read_valid(request.headers(), CONTENT_TYPE.as_str()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default();
-    if !kind.trim().eq_ignore_ascii_case("application/json") {
-        return Err(Problem::unsupported_media_type());
-    }
+    check_form(request.headers())?;
     let bytes = bytes(request, shared.max_body).await?;
     let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not valid UTF-8"))?;
     read_completed(text, complete).map_err(|error| match error {
         BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
         BodyError::Invalid(flaws) => Problem::invalid(flaws),
     })
+}
+
+/// Refuses a body in another form than JSON in UTF-8, as it is.
+fn check_form(headers: &HeaderMap) -> Result<(), Problem> {
+    let kind = read_valid(headers, CONTENT_TYPE.as_str()).unwrap_or_default();
+    let mut parts = kind.split(';').map(str::trim);
+    if !parts.next().unwrap_or_default().eq_ignore_ascii_case("application/json") {
+        let detail = "the body must be JSON: Content-Type: application/json";
+        return Err(Problem::unsupported_media_type(detail));
+    }
+    for parameter in parts {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let charset = value.trim().trim_matches('"');
+        if name.trim().eq_ignore_ascii_case("charset") && !is_utf8(charset) {
+            let detail =
+                format!("the charset {charset:?} is not supported; send the body as UTF-8");
+            return Err(Problem::unsupported_media_type(detail));
+        }
+    }
+    for codings in headers.get_all(CONTENT_ENCODING) {
+        let codings = String::from_utf8_lossy(codings.as_bytes());
+        let mut codings = codings.split(',').map(str::trim).filter(|coding| !coding.is_empty());
+        if let Some(coding) = codings.find(|coding| !coding.eq_ignore_ascii_case("identity")) {
+            let detail =
+                format!("Content-Encoding {coding} is not supported; send the body as it is");
+            return Err(Problem::unsupported_media_type(detail));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a charset is UTF-8, or a part of it.
+fn is_utf8(charset: &str) -> bool {
+    ["utf-8", "utf8", "us-ascii"].iter().any(|name| charset.eq_ignore_ascii_case(name))
 }
 
 /// No body, or an empty object. Any other body is refused, since it would be ignored.
@@ -185,8 +231,6 @@ async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use bson::doc;
-
     use super::*;
     use crate::http::params::AggregatePath;
 
@@ -206,12 +250,56 @@ mod tests {
 
     #[test]
     fn all_flaws_of_a_path_are_reported() {
-        let path = doc! { "name": "1x", "id": "" };
+        for (name, id, wrong) in [
+            ("1x", "", &["name", "id"][..]),
+            ("order", ".", &["id"]),
+            ("order", "..", &["id"]),
+            ("order", "a\0", &["id"]),
+            ("..", "\0", &["name", "id"]),
+            ("order", "...", &[]),
+            ("order", "a/../b", &[]),
+        ] {
+            let path = [("name", name), ("id", id)];
+            let path = path.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
 
-        let flaws = read::<AggregatePath>(path, Form::Strings, Vec::new()).unwrap_err();
+            let flaws = read_path::<AggregatePath>(path).err().unwrap_or_default();
 
-        let fields: Vec<&str> = flaws.iter().map(|flaw| &*flaw.field).collect();
-        assert_eq!(fields, ["name", "id"]);
+            let fields: Vec<&str> = flaws.iter().map(|flaw| &*flaw.field).collect();
+            assert_eq!(fields, wrong, "{name} {id}");
+        }
+    }
+
+    #[test]
+    fn body_in_another_form_is_refused_by_its_name() {
+        let refused = |kind: &str, codings: &[&str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+            for coding in codings {
+                headers.append(CONTENT_ENCODING, coding.parse().unwrap());
+            }
+            check_form(&headers).err().map(|problem| format!("{problem:?}"))
+        };
+        for kind in [
+            "application/json",
+            "Application/JSON ; charset=UTF-8",
+            "application/json;v=1;charset=\"utf-8\"",
+            "application/json; charset=us-ascii;",
+        ] {
+            for codings in [&[][..], &["identity"], &["Identity, identity", ""]] {
+                assert_eq!(refused(kind, codings), None, "{kind} {codings:?}");
+            }
+        }
+        for (kind, codings, named) in [
+            ("text/plain", &[][..], "application/json"),
+            ("application/json; charset=utf-16", &[], "utf-16"),
+            ("application/json; charset=", &[], "charset"),
+            ("application/json", &["gzip"], "Content-Encoding gzip is not supported"),
+            ("application/json", &["identity", "identity, br"], "Content-Encoding br is"),
+            ("application/json", &["g\u{fc}"], "Content-Encoding g\u{fc} is"),
+        ] {
+            let refused = refused(kind, codings).unwrap();
+            assert!(refused.contains(named), "{kind} {codings:?}: {refused}");
+        }
     }
 
     #[test]

@@ -26,6 +26,15 @@ const MAX_ID_BYTES: usize = 128;
 #[derive(Clone, Debug)]
 pub struct RequestPermit(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
 
+#[cfg(test)]
+impl RequestPermit {
+    /// A permit of a semaphore of its own.
+    pub(super) fn of_test() -> Self {
+        let semaphore = Arc::new(tokio::sync::Semaphore::new(1));
+        Self(Arc::new(semaphore.try_acquire_owned().unwrap()))
+    }
+}
+
 /// Runs around all other layers.
 pub(super) async fn surround(State(shared): State<Api>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());

@@ -10,6 +10,7 @@ use utoipa::openapi::{
 };
 
 use crate::events::Flaw;
+use crate::events::query::json::{ConditionOptions, Operator};
 use crate::http::problem::ProblemAnswer;
 use crate::http::{outbox, prepare};
 
@@ -33,7 +34,8 @@ use crate::http::{outbox, prepare};
         (name = "fleet", description = "Instances, partitions, and the pause of all relays."),
         (name = "wow", description = "Queries in the form of the Wow framework, with api.wow_routes = true."),
     ),
-    components(schemas(ProblemAnswer, Flaw))
+    // (Those of conditions, which contain themselves, are not found by themselves.)
+    components(schemas(ProblemAnswer, Flaw, Operator, ConditionOptions))
 )]
 struct Common;
 
@@ -57,7 +59,10 @@ const PROBLEMS: [(&str, &str); 6] = [
 const BODY_PROBLEMS: [(&str, &str); 3] = [
     ("400", "`malformed_json`: the body is not JSON"),
     ("413", "`payload_too_large`: the body exceeds `api.max_body`"),
-    ("415", "`unsupported_media_type`: the body must be `application/json`"),
+    (
+        "415",
+        "`unsupported_media_type`: the body must be `application/json` in UTF-8, without `Content-Encoding`",
+    ),
 ];
 
 /// The description as JSON.
@@ -162,6 +167,30 @@ mod tests {
     #[test]
     fn file_in_the_repository_is_current() {
         compare("schema/openapi.json", &describe(crate::http::calls(true).into_openapi()));
+    }
+
+    #[test]
+    fn every_reference_leads_to_a_schema() {
+        fn references(value: &Value, found: &mut BTreeSet<String>) {
+            match value {
+                Value::Object(members) => {
+                    let target = members.get("$ref").and_then(Value::as_str);
+                    found.extend(target.map(str::to_owned));
+                    members.values().for_each(|value| references(value, found));
+                }
+                Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+                _ => {}
+            }
+        }
+        let text = describe(crate::http::calls(true).into_openapi());
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let mut found = BTreeSet::new();
+
+        references(&whole, &mut found);
+
+        assert!(found.len() > 20);
+        found.retain(|target| whole.pointer(target.trim_start_matches('#')).is_none());
+        assert_eq!(found, BTreeSet::new());
     }
 
     #[test]

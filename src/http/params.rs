@@ -57,7 +57,10 @@ pub struct VersionPath {
 #[into_params(parameter_in = Path)]
 pub struct RecordPath {
     /// The id: a UUID, ObjectId, integer or string. The prefixes `uuid:`, `oid:`, `int:`, `str:` and `raw:` select the kind.
-    #[param(inline)]
+    #[param(
+        value_type = String,
+        pattern = "^(uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|oid:[0-9a-f]{24}$|int:-?[0-9]{1,18}$|(?!uuid:|oid:|int:|\\.{1,2}$)[^\\u0000]+$)"
+    )]
     pub id: RecordIdText,
 }
 

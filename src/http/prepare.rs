@@ -43,7 +43,7 @@ struct KeyPath {
     #[param(inline)]
     name: PrepareName,
     /// The key.
-    #[param(inline)]
+    #[param(value_type = String, pattern = "^(?!\\.{1,2}$)[^\\u0000]{1,255}$", example = "ada")]
     key: IdText,
 }
 

@@ -141,9 +141,8 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, ProblemCode::PayloadTooLarge, detail)
     }
 
-    /// A body of another media type than JSON.
-    pub fn unsupported_media_type() -> Self {
-        let detail = "the body must be JSON: Content-Type: application/json";
+    /// A body in another form than JSON in UTF-8.
+    pub fn unsupported_media_type(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ProblemCode::UnsupportedMediaType, detail)
     }
 

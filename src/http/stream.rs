@@ -71,6 +71,17 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     })
 }
 
+/// Why an answer ends early.
+#[derive(Debug, thiserror::Error)]
+enum Cut<E> {
+    /// The items cannot be read.
+    #[error(transparent)]
+    Read(E),
+    /// An item has no JSON.
+    #[error("cannot encode an item")]
+    Encode(#[from] serde_json::Error),
+}
+
 /// An item with the cursor of the part that begins with it, which may have the cursor alone.
 type Item<T, E> = Result<(String, Option<T>), E>;
 
@@ -119,7 +130,7 @@ where
     };
     let pieces = stream::try_unfold(writing, |mut writing| async move {
         let piece = writing.piece().await?;
-        Ok::<_, E>(piece.map(|piece| (piece, writing)))
+        Ok::<_, Cut<E>>(piece.map(|piece| (piece, writing)))
     });
     let pieces = pieces.inspect(|piece| {
         if let Err(error) = piece {
@@ -134,7 +145,7 @@ where
 }
 
 impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Writing<S> {
-    async fn piece(&mut self) -> Result<Option<Bytes>, E> {
+    async fn piece(&mut self) -> Result<Option<Bytes>, Cut<E>> {
         if self.is_over {
             return Ok(None);
         }
@@ -143,12 +154,12 @@ impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Wri
         if self.written == 0 {
             text.push_str(before);
         }
-        let Some(items) = self.items.next().await.transpose()? else {
-            return Ok(self.end(text, None));
+        let Some(items) = self.items.next().await.transpose().map_err(Cut::Read)? else {
+            return Ok(self.end(text, None)?);
         };
         for (cursor, item) in items {
             let Some(item) = item.filter(|_| self.written < self.limit) else {
-                return Ok(self.end(text, Some(&cursor)));
+                return Ok(self.end(text, Some(&cursor))?);
             };
             if self.written > 0 {
                 text.push_str(between);
@@ -156,30 +167,54 @@ impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Wri
             if self.form == ListForm::Events {
                 text.push_str("data:");
             }
-            text.push_str(&serde_json::to_string(&item).unwrap_or_default());
+            text.push_str(&serde_json::to_string(&item)?);
             text.push_str(behind);
             self.written += 1;
         }
         Ok(Some(text.into()))
     }
 
-    fn end(&mut self, mut text: String, next: Option<&str>) -> Option<Bytes> {
+    fn end(&mut self, mut text: String, next: Option<&str>) -> serde_json::Result<Option<Bytes>> {
         self.is_over = true;
         match self.form {
             ListForm::Json => {
-                let next = serde_json::to_string(&next).unwrap_or_default();
+                let next = serde_json::to_string(&next)?;
                 text.push_str(&format!("],\"next\":{next}}}"));
             }
             ListForm::Array => text.push(']'),
             ListForm::Lines | ListForm::Events => {}
         }
-        (!text.is_empty()).then(|| text.into())
+        Ok((!text.is_empty()).then(|| text.into()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An item that has no JSON.
+    struct Broken;
+
+    impl Serialize for Broken {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("broken"))
+        }
+    }
+
+    #[tokio::test]
+    async fn item_that_cannot_be_encoded_ends_the_answer_with_an_error() {
+        for form in [ListForm::Json, ListForm::Lines, ListForm::Array, ListForm::Events] {
+            let items = stream::iter([Ok::<_, crate::events::feed::FeedError>((
+                String::new(),
+                Some(Broken),
+            ))]);
+
+            let answer = streamed(items, None, form, RequestPermit::of_test()).await.unwrap();
+
+            let body = axum::body::to_bytes(answer.into_body(), 1_000).await;
+            assert!(body.is_err(), "{form:?}: {body:?}");
+        }
+    }
 
     #[test]
     fn lines_are_sent_to_a_client_that_accepts_them() {

@@ -1,4 +1,4 @@
-//! The OpenAPI description, checked by schemathesis.
+//! The OpenAPI description, checked by a validator, by schemathesis, and by a client that is generated from it.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,8 +6,69 @@ use std::process::Command;
 use crate::api::Api;
 use crate::support::outbox::TestOutbox;
 
-/// The variable with the path of a Python with schemathesis.
+/// The variable with the path of a Python with schemathesis and openapi-spec-validator.
 const PYTHON: &str = "POSTRIDER_TEST_SCHEMATHESIS";
+
+/// The variable with the folder of the generator's packages.
+const GENERATOR: &str = "POSTRIDER_TEST_OPENAPI";
+
+/// The variable with the folder of node.
+const NODE: &str = "POSTRIDER_TEST_NODE";
+
+/// The description in the repository, which is the served one.
+const DESCRIPTION: &str = "schema/openapi.json";
+
+fn required(variable: &str) -> String {
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} is not set: run the tests by `make test`"))
+}
+
+/// Runs a command that must succeed.
+async fn succeed(mut command: Command) {
+    let running = tokio::task::spawn_blocking(move || (command.output().unwrap(), command));
+    let (done, command) = running.await.unwrap();
+    let said =
+        |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(4_000).collect::<String>();
+    let (out, err) = (said(&done.stdout), said(&done.stderr));
+    assert!(done.status.success(), "{command:?}:\n{out}\n{err}");
+}
+
+#[fixture::test]
+async fn description_is_valid_openapi() {
+    let mut validator = Command::new(required(PYTHON));
+    validator.current_dir(env!("CARGO_MANIFEST_DIR"));
+    validator.args(["-m", "openapi_spec_validator", DESCRIPTION]);
+
+    succeed(validator).await;
+}
+
+#[fixture::test]
+async fn client_that_is_generated_from_the_description_compiles_and_works() {
+    let (node, packages) = (required(NODE), required(GENERATOR));
+    let (source, packages) = (Path::new(env!("CARGO_MANIFEST_DIR")), Path::new(&packages));
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let symlink = std::os::unix::fs::symlink;
+    symlink(packages.join("node_modules"), dir.path().join("node_modules")).unwrap();
+    std::fs::copy(packages.join("package.json"), dir.path().join("package.json")).unwrap();
+    for file in ["client.ts", "tsconfig.json"] {
+        std::fs::copy(source.join("tests/http/client").join(file), dir.path().join(file)).unwrap();
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(Path::new(&node).join("node"));
+        command.current_dir(dir.path()).arg(program).args(arguments);
+        succeed(command)
+    };
+
+    let description = source.join(DESCRIPTION).display().to_string();
+    let generate = ["--input", &description, "--output", "api", "--silent"];
+    run("node_modules/@hey-api/openapi-ts/bin/run.js", &generate).await;
+    run("node_modules/typescript/bin/tsc", &[]).await;
+    run("client.js", &[&format!("http://{}", api.address)]).await;
+
+    api.stop().await;
+}
 
 #[fixture::test]
 async fn served_description_equals_the_repositorys() {
@@ -23,8 +84,7 @@ async fn served_description_equals_the_repositorys() {
 
 #[fixture::test]
 async fn schemathesis_finds_no_deviation() {
-    let python = std::env::var(PYTHON)
-        .unwrap_or_else(|_| panic!("{PYTHON} is not set: run the tests by `make test`"));
+    let python = required(PYTHON);
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.tokens=[\"t\"]", "api.wow_routes=true"]).await;
     let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http/schemathesis.toml");

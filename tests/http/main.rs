@@ -29,3 +29,4 @@ mod snapshots;
 mod start;
 mod tls;
 mod tokens;
+mod values;

@@ -70,7 +70,7 @@ async fn all_flaws_of_a_request_are_reported() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &[]).await;
 
-    let text = r#"{"key": 7, "payload": {"a": [1, 99999999999999999999], "b\u0000": 1, "c": 1, "c": 2},
+    let text = r#"{"key": 7, "payload": {"a": [1, 1e400], "b\u0000": 1, "c": 1, "c": 2},
         "payloadBase64": "?", "headers": {"h": {}}, "visibleAt": "soon", "tenant": 1}"#;
     let mut wrong = api.post_text(RECORDS, text).await;
     let mut fields = wrong.wrong();

@@ -29,6 +29,7 @@ macro_rules! checked_text {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[cfg_attr(feature = "json", derive(utoipa::ToSchema))]
+        // (The schema is that of a path, which cannot have all texts that other writers may use.)
         #[cfg_attr(
             feature = "json",
             schema(value_type = String, pattern = $pattern, example = $example)
@@ -90,7 +91,7 @@ checked_text! {
 checked_text! {
     /// Identifies an aggregate among those of its name: 1 to 255 characters. Also the ordering key of
     /// its events.
-    AggregateId, check_id, "^[\\s\\S]{1,255}$", "o-1"
+    AggregateId, check_id, "^(?!\\.{1,2}$)[^\\u0000]{1,255}$", "o-1"
 }
 
 /// Identifies an aggregate of a context.

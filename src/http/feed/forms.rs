@@ -74,13 +74,14 @@ impl FeedReader {
         let first = feed.page(id.as_deref(), after, &self.filter, limit).await?;
         let kind = [(header::CONTENT_TYPE, "application/json")];
         if !first.items.is_empty() || wait.is_zero() {
-            return Ok((kind, json(&first)).into_response());
+            let page = json(&first).map_err(|error| Problem::fault(&error))?;
+            return Ok((kind, page).into_response());
         }
         let permit = self.state.reader_permit()?;
         let waiting = async move {
             let waited = self.wait(&feed, first, limit, wait).await;
             drop(permit);
-            waited.map(|page| Bytes::from(json(&page)))
+            Ok::<_, Cut>(Bytes::from(json(&waited?)?))
         };
         Ok((kind, Body::from_stream(logged(stream::once(waiting)))).into_response())
     }
@@ -126,15 +127,15 @@ impl FeedReader {
         let pieces = stream::try_unfold(state, move |state| {
             let (feed, filter) = (feed.clone(), filter.clone());
             async move {
-                let Some((page, left, permit)) = state else { return Ok::<_, FeedError>(None) };
+                let Some((page, left, permit)) = state else { return Ok::<_, Cut>(None) };
                 if page.next >= end || left == 0 {
-                    return Ok(Some((lines(&page, true), None)));
+                    return Ok(Some((lines(&page, true)?, None)));
                 }
                 // The next page is read while this one is encoded.
                 let reading = feed.page(Some(&page.feed), page.next, &filter, left.min(PAGE));
                 let encoding = async { lines(&page, false) };
                 let (next, text) = tokio::join!(reading, encoding);
-                let next = next?;
+                let (next, text) = (next?, text?);
                 let left = left - next.items.len();
                 Ok(Some((text, Some((next, left, permit)))))
             }
@@ -149,14 +150,14 @@ impl FeedReader {
         let permit = self.state.reader_permit()?;
         // An early error is a problem.
         let first = feed.page(id.as_deref(), after, &self.filter, PAGE).await?;
-        let begin = events(&first);
+        let begin = events(&first).map_err(|error| Problem::fault(&error))?;
         let rest = feed.pages(Some(first.feed), first.next, self.filter);
         let stop = self.state.stop.clone();
         let state = (Box::pin(rest), permit);
         let rest = stream::unfold(state, |(mut pages, permit)| async move {
             let next = tokio::time::timeout(KEEP_ALIVE, pages.next()).await;
             let piece = match next {
-                Ok(page) => page?.map(|page| events(&page)),
+                Ok(page) => page?.map_err(Cut::from).and_then(|page| Ok(events(&page)?)),
                 Err(_) => Ok(Bytes::from_static(b":\n\n")),
             };
             Some((piece, (pages, permit)))
@@ -169,12 +170,23 @@ impl FeedReader {
     }
 }
 
+/// Why an answer ends early.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    /// The feed cannot be read.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// An event has no JSON. (The client would take its position for read.)
+    #[error("cannot encode an event")]
+    Encode(#[from] serde_json::Error),
+}
+
 /// The same pieces; an error is logged, and cuts the connection.
-fn logged<S>(pieces: S) -> impl futures_util::Stream<Item = Result<Bytes, FeedError>>
+fn logged<S>(pieces: S) -> impl futures_util::Stream<Item = Result<Bytes, Cut>>
 where
-    S: futures_util::Stream<Item = Result<Bytes, FeedError>>,
+    S: futures_util::Stream<Item = Result<Bytes, Cut>>,
 {
-    pieces.inspect(|piece: &Result<Bytes, FeedError>| {
+    pieces.inspect(|piece: &Result<Bytes, Cut>| {
         if let Err(error) = piece {
             warn!(
                 error = chain(error),
@@ -184,53 +196,50 @@ where
     })
 }
 
-fn json(page: &FeedPage) -> String {
+fn json(page: &FeedPage) -> serde_json::Result<String> {
     let mut text = String::from("{\"items\":[");
     for (at, item) in page.items.iter().enumerate() {
         if at > 0 {
             text.push(',');
         }
-        text.push_str(&encoded(item));
+        text.push_str(&serde_json::to_string(item)?);
     }
     text.push_str("],");
     // Without its opening brace.
-    text.push_str(&progress(page)[1..]);
-    text
+    text.push_str(&progress(page)?[1..]);
+    Ok(text)
 }
 
-fn progress(page: &FeedPage) -> String {
+fn progress(page: &FeedPage) -> serde_json::Result<String> {
     let FeedPage { feed, next, head, .. } = page;
-    encoded(&Progress { feed, next: *next, head: *head })
+    serde_json::to_string(&Progress { feed, next: *next, head: *head })
 }
 
-fn lines(page: &FeedPage, is_last: bool) -> Bytes {
+fn lines(page: &FeedPage, is_last: bool) -> serde_json::Result<Bytes> {
     let mut text = String::new();
     for item in &page.items {
-        text.push_str(&encoded(item));
+        text.push_str(&serde_json::to_string(item)?);
         text.push('\n');
     }
     if is_last {
-        text.push_str(&progress(page));
+        text.push_str(&progress(page)?);
         text.push('\n');
     }
-    text.into()
+    Ok(text.into())
 }
 
 /// The events of a page. An id alone advances the client where nothing has matched.
-fn events(page: &FeedPage) -> Bytes {
+fn events(page: &FeedPage) -> serde_json::Result<Bytes> {
     let mut text = String::new();
     let feed = &page.feed;
     for item in &page.items {
-        text.push_str(&format!("id:{feed}:{}\ndata:{}\n\n", item.position, encoded(item)));
+        let data = serde_json::to_string(item)?;
+        text.push_str(&format!("id:{feed}:{}\ndata:{data}\n\n", item.position));
     }
     if page.items.last().is_none_or(|last| last.position < page.next) {
         text.push_str(&format!("id:{feed}:{}\n\n", page.next));
     }
-    text.into()
-}
-
-fn encoded<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).unwrap_or_default()
+    Ok(text.into())
 }
 
 #[cfg(test)]
