@@ -110,6 +110,65 @@ async fn stream_with_a_missing_version_stops_no_other() {
     running.stop().await;
 }
 
+/// The documents of two streams are deleted, while their owner runs. Of one of them version 4 is reported before
+/// 1 to 3.
+#[fixture::test]
+async fn stream_that_begins_again_gets_positions_in_order() {
+    let test = TestFeed::new().await;
+    let running = test.sequence();
+    let ids = ["in-order", "late"];
+    for id in ids {
+        for request in ["a", "b", "c"] {
+            test.append("order", id, request, 1).await;
+        }
+    }
+    test.until(6).await;
+    test.streams("order").delete_many(doc! {}).await.unwrap();
+
+    test.insert("order", "late", 4, doc! {}).await;
+    // (Reports come in the order of the commits.)
+    test.insert("order", "other", 1, doc! {}).await;
+    eventually("a position", async || {
+        stored(&test, "order").await.contains(&("other".to_owned(), 1, Some(7)))
+    })
+    .await;
+    for version in 1..=3 {
+        test.insert("order", "late", version, doc! {}).await;
+    }
+    for version in 1..=4 {
+        test.insert("order", "in-order", version, doc! {}).await;
+    }
+
+    let events = test.until(15).await;
+    for id in ids {
+        let of_one = events.iter().filter(|event| event.aggregate_id == id);
+        let versions: Vec<i64> = of_one.map(|event| event.version).collect();
+        assert_eq!(versions, [1, 2, 3, 4], "{id}: {:?}", lines(&events));
+    }
+    running.stop().await;
+}
+
+/// Its version is used again, while the owner still runs that gave it a position.
+#[fixture::test]
+async fn last_version_that_is_used_again_gets_a_position() {
+    let test = TestFeed::new().await;
+    let running = test.sequence();
+    for request in ["a", "b"] {
+        test.append("order", "1", request, 1).await;
+    }
+    test.until(2).await;
+    // (Another process: this one knows the version of what it has appended.)
+    let (store, _) = another(&test.outbox, test.outbox.admin.client().clone());
+
+    test.streams("order").delete_one(doc! { "version": 2 }).await.unwrap();
+    store.append(append("order", "1", "c", 1)).await.unwrap();
+    store.append(append("order", "1", "d", 1)).await.unwrap();
+
+    let events = test.until(4).await;
+    assert_eq!(lines(&events), ["1 order/1@1#0", "3 order/1@2#0", "4 order/1@3#0"]);
+    running.stop().await;
+}
+
 /// A transaction that commits late is below no reader's position.
 #[fixture::test]
 async fn append_that_commits_late_is_behind_the_head() {

@@ -22,6 +22,8 @@ pub(crate) struct CommittedAppend {
     pub(crate) create_time: i64,
     /// The number of its events.
     pub(crate) events: i64,
+    /// Whether another program has stored `position: null`.
+    pub(crate) has_null_position: bool,
 }
 
 /// The appends of this process that were not taken yet. Without a listener nothing is kept.
@@ -101,7 +103,14 @@ mod tests {
     fn append(version: i64) -> CommittedAppend {
         let name = AggregateName::new("order").unwrap();
         let aggregate = (name, AggregateId::new("1").unwrap());
-        CommittedAppend { aggregate, id: Bson::Int64(version), version, create_time: 0, events: 1 }
+        CommittedAppend {
+            aggregate,
+            id: Bson::Int64(version),
+            version,
+            create_time: 0,
+            events: 1,
+            has_null_position: false,
+        }
     }
 
     #[tokio::test]

@@ -174,6 +174,7 @@ impl PreparedAppend {
             version: place.version,
             create_time: place.create_time,
             events: i64::try_from(self.append.events.len()).unwrap_or(i64::MAX),
+            has_null_position: false,
         }
     }
 

@@ -1,13 +1,15 @@
 //! One transaction: the next positions of a batch of appends, and the head.
 
 use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
-use bson::{Bson, Document, rawdoc};
+use bson::{Document, rawdoc};
 use mongodb::ClientSession;
 use postrider_store::transaction::{CommitOutcome, abort, commit, is_retryable};
 use postrider_store::{StoreError, failpoint, limits, within};
 
 use crate::commits::CommittedAppend;
 use crate::context::{CollectionKind, Context};
+use crate::feed::collections::StreamCollections;
+use crate::feed::lookup::{Early, early};
 use crate::feed::state::{FeedState, StateStore};
 use crate::integer::integral;
 use crate::names::AggregateName;
@@ -24,6 +26,8 @@ pub(super) enum Assigned {
     StateChanged,
     /// Nothing was assigned: one of the appends has a position, or is gone.
     StreamsChanged,
+    /// Nothing was assigned: what precedes these appends has no position, or does not exist.
+    TooEarly(Vec<Early>),
     /// Nothing was assigned: MongoDB does not change this document, because of a validator for example.
     Refused { at: usize, error: StoreError },
     /// Nothing was assigned, and a retry may succeed.
@@ -34,13 +38,14 @@ pub(super) enum Assigned {
 
 /// Assigns the positions after the head of `state`, in the order of the batch: all of them, or none.
 ///
-/// Three conditions hold in the transaction itself, whatever the caller knows: the head is that of
-/// `state`, `owner` has the right to move it, and no append of the batch has a position.
+/// Four conditions hold in the transaction itself, whatever the caller knows: the head is that of
+/// `state`, `owner` has the right to move it, what precedes each append in its stream has a position or is
+/// in front of it in the batch, and no append of the batch has a position.
 pub(super) async fn assign(
     context: &Context,
     store: &StateStore,
-    owner: &str,
-    state: &FeedState,
+    collections: &StreamCollections,
+    (owner, state): (&str, &FeedState),
     batch: &[CommittedAppend],
     open_session: &mut Option<ClientSession>,
 ) -> Assigned {
@@ -48,7 +53,7 @@ pub(super) async fn assign(
         Ok(session) => session,
         Err(error) => return again_or_unknown(error),
     };
-    let filled = fill(&mut session, context, store, owner, state, batch).await;
+    let filled = fill(&mut session, context, store, collections, (owner, state), batch).await;
     let outcome = match filled {
         Ok(Filled::All(head)) => {
             failpoint::hit("feed::before_commit");
@@ -69,6 +74,10 @@ pub(super) async fn assign(
             abort(&mut session, ACTION).await;
             Assigned::StreamsChanged
         }
+        Ok(Filled::TooEarly(early)) => {
+            abort(&mut session, ACTION).await;
+            Assigned::TooEarly(early)
+        }
         Ok(Filled::Refused { at, error }) => {
             abort(&mut session, ACTION).await;
             Assigned::Refused { at, error }
@@ -87,6 +96,7 @@ enum Filled {
     All(i64),
     StateChanged,
     StreamsChanged,
+    TooEarly(Vec<Early>),
     Refused { at: usize, error: StoreError },
 }
 
@@ -94,8 +104,8 @@ async fn fill(
     session: &mut ClientSession,
     context: &Context,
     store: &StateStore,
-    owner: &str,
-    state: &FeedState,
+    collections: &StreamCollections,
+    (owner, state): (&str, &FeedState),
     batch: &[CommittedAppend],
 ) -> Result<Filled, StoreError> {
     let (positions, head) = positions(state.head, batch);
@@ -104,11 +114,15 @@ async fn fill(
     if !within(ACTION, limits::BATCH_TIMEOUT, advancing).await? {
         return Ok(Filled::StateChanged);
     }
+    let early = early(session, context, collections, batch).await?;
+    if !early.is_empty() {
+        return Ok(Filled::TooEarly(early));
+    }
     let database = context.database(CollectionKind::Events);
     for (name, members) in by_name(batch) {
         let mut statements = RawArrayBuf::new();
         for at in &members {
-            statements.push(statement(&batch[*at].id, positions[*at])?);
+            statements.push(statement(&batch[*at], positions[*at])?);
         }
         let mut command = RawDocumentBuf::new();
         command.append(cstr!("update"), CollectionKind::Events.collection(name.as_str()));
@@ -137,25 +151,28 @@ fn positions(head: i64, batch: &[CommittedAppend]) -> (Vec<i64>, i64) {
     (positions, head)
 }
 
-fn statement(id: &Bson, position: i64) -> Result<RawDocumentBuf, StoreError> {
+/// The update of one append: its position, unless it has one.
+///
+/// By the id alone: MongoDB plans no query for that. A second condition costs 10 us of each append.
+fn statement(append: &CommittedAppend, position: i64) -> Result<RawDocumentBuf, StoreError> {
     let wrong = |error: bson::error::Error| StoreError::Answer {
         action: ACTION,
         detail: error.to_string(),
     };
-    // By the id alone: MongoDB plans no query for that. A second condition costs 10 us of each append.
-    let mut filter = RawDocumentBuf::new();
-    filter.append(cstr!("_id"), RawBson::try_from(id.clone()).map_err(wrong)?);
-    // Only if it is absent or null; else nothing is modified.
-    let mut value = RawArrayBuf::new();
-    value.push("$position");
-    value.push(position);
-    let mut fields = RawDocumentBuf::new();
-    fields.append(cstr!("position"), rawdoc! { "$ifNull": value });
-    let mut update = RawArrayBuf::new();
-    update.push(rawdoc! { "$set": fields });
     let mut statement = RawDocumentBuf::new();
-    statement.append(cstr!("q"), filter);
-    statement.append(cstr!("u"), update);
+    let id = RawBson::try_from(append.id.clone()).map_err(wrong)?;
+    statement.append(cstr!("q"), rawdoc! { "_id": id });
+    if append.has_null_position {
+        let mut value = RawArrayBuf::new();
+        value.push("$position");
+        value.push(position);
+        let mut update = RawArrayBuf::new();
+        update.push(rawdoc! { "$set": { "position": { "$ifNull": value } } });
+        statement.append(cstr!("u"), update);
+    } else {
+        // An earlier position is less than this one, and stays. (A pipeline costs a quarter more.)
+        statement.append(cstr!("u"), rawdoc! { "$min": { "position": position } });
+    }
     Ok(statement)
 }
 
@@ -194,6 +211,8 @@ fn again_or_unknown(error: StoreError) -> Assigned {
 
 #[cfg(test)]
 mod tests {
+    use bson::Bson;
+
     use super::*;
     use crate::names::AggregateId;
 
@@ -205,6 +224,7 @@ mod tests {
             version: 1,
             create_time: 0,
             events,
+            has_null_position: false,
         };
 
         assert_eq!(

@@ -61,12 +61,35 @@ pub(super) fn read(name: &AggregateName, found: &RawDocument) -> Option<FoundStr
         version: number(VERSION)?,
         create_time: number(CREATE_TIME).unwrap_or(0),
         events: number(EVENTS).unwrap_or(0),
+        has_null_position: matches!(found.get(POSITION), Ok(Some(RawBsonRef::Null))),
     };
-    let position = match found.get(POSITION).ok()? {
-        None | Some(RawBsonRef::Null) => None,
-        Some(RawBsonRef::Int32(position)) => Some(position.into()),
-        Some(RawBsonRef::Int64(position)) => Some(position),
-        Some(_) => return None,
-    };
-    Some(FoundStream { append, position })
+    Some(FoundStream { append, position: position(found).ok()? })
+}
+
+/// A version of a stream, read as the predecessor of another one.
+pub(super) struct Predecessor<'a> {
+    pub(super) id: &'a str,
+    pub(super) version: i64,
+    pub(super) has_position: bool,
+}
+
+/// Reads the fields of a predecessor. `None` as in [`read`].
+pub(super) fn read_predecessor(found: &RawDocument) -> Option<Predecessor<'_>> {
+    Some(Predecessor {
+        id: found.get_str(AGGREGATE_ID).ok()?,
+        version: integral(&Bson::try_from(found.get(VERSION).ok().flatten()?).ok()?)?,
+        has_position: position(found).ok()?.is_some(),
+    })
+}
+
+/// A position of another type.
+struct InvalidPosition;
+
+fn position(found: &RawDocument) -> Result<Option<i64>, InvalidPosition> {
+    match found.get(POSITION) {
+        Ok(None | Some(RawBsonRef::Null)) => Ok(None),
+        Ok(Some(RawBsonRef::Int32(position))) => Ok(Some(position.into())),
+        Ok(Some(RawBsonRef::Int64(position))) => Ok(Some(position)),
+        Ok(Some(_)) | Err(_) => Err(InvalidPosition),
+    }
 }

@@ -1,116 +1,110 @@
-//! Reads the predecessors of appends.
+//! Reads of streams: what precedes appends, and what became of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
+use mongodb::options::Hint;
+use mongodb::{ClientSession, Collection};
 use postrider_store::{StoreError, limits, within};
 
 use crate::commits::CommittedAppend;
 use crate::context::{CollectionKind, Context};
-use crate::feed::found::{FoundStream, projection, read};
-use crate::feed::planner::Lookup;
+use crate::feed::collections::{StreamCollections, version_keys};
+use crate::feed::found::{FoundStream, Predecessor, projection, read, read_predecessor};
+use crate::feed::planner::beginnings;
 use crate::names::{AggregateKey, AggregateName};
 use crate::stream::fields::{AGGREGATE_ID, ID, POSITION, VERSION};
 
 const ACTION: &str = "read the predecessors of appends";
 
-/// Versions in one query.
-const PER_QUERY: usize = 100;
-
 /// The most predecessors without a position that are read at once.
 const MAX_CHAIN: i64 = 1_000;
 
-/// What precedes a version.
+/// An append whose predecessor has no position.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Predecessors {
-    /// The version before has a position.
-    Positioned,
-    /// These have none yet, ascending; the version before the first one has a position, or there is none.
-    Without(Vec<CommittedAppend>),
-    /// There is no such version: nothing that follows it gets a position.
-    Missing(i64),
+pub(super) struct Early {
+    pub(super) aggregate: AggregateKey,
+    pub(super) version: i64,
+    /// Whether there is no predecessor.
+    pub(super) is_missing: bool,
 }
 
-/// Reads what precedes each of these versions.
-pub(super) async fn predecessors(
+/// Reads in a transaction which appends of a batch must wait, since what precedes them in their stream has
+/// no position or does not exist.
+pub(super) async fn early(
+    session: &mut ClientSession,
     context: &Context,
-    lookups: &[Lookup],
-) -> Result<Vec<(AggregateKey, i64, Predecessors)>, StoreError> {
-    let mut of_name: HashMap<&AggregateName, Vec<&Lookup>> = HashMap::new();
-    for lookup in lookups {
-        of_name.entry(&lookup.aggregate.0).or_default().push(lookup);
+    collections: &StreamCollections,
+    batch: &[CommittedAppend],
+) -> Result<Vec<Early>, StoreError> {
+    let mut of_name: HashMap<&AggregateName, Vec<&CommittedAppend>> = HashMap::new();
+    for append in beginnings(batch) {
+        of_name.entry(&append.aggregate.0).or_default().push(append);
     }
-    let mut answers = Vec::new();
-    for (name, lookups) in of_name {
-        for some in lookups.chunks(PER_QUERY) {
-            let any: Vec<Document> = some
-                .iter()
-                .map(|it| doc! { AGGREGATE_ID: it.aggregate.1.as_str(), VERSION: it.before - 1 })
-                .collect();
-            let found = find(context, name, doc! { "$or": any }, doc! {}, 0).await?;
-            let found: HashMap<(AggregateKey, i64), Option<i64>> = found
-                .into_iter()
-                .map(|it| ((it.append.aggregate, it.append.version), it.position))
-                .collect();
-            for Lookup { aggregate, before } in some {
-                let predecessors = match found.get(&(aggregate.clone(), before - 1)) {
-                    None => Predecessors::Missing(before - 1),
-                    Some(Some(_)) => Predecessors::Positioned,
-                    Some(None) => chain(context, aggregate, *before).await?,
-                };
-                answers.push((aggregate.clone(), *before, predecessors));
+    let mut early = Vec::new();
+    for (name, appends) in of_name {
+        let mut before: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
+        for append in &appends {
+            before.entry(append.version - 1).or_default().push(append.aggregate.1.as_str());
+        }
+        let streams: Collection<RawDocumentBuf> = context
+            .database(CollectionKind::Events)
+            .collection(&CollectionKind::Events.collection(name.as_str()));
+        let fields = doc! { ID: 0, AGGREGATE_ID: 1, VERSION: 1, POSITION: 1 };
+        let mut finding = streams.find(among(before)).projection(fields);
+        if collections.is_indexed_by_version(name) {
+            finding = finding.hint(Hint::Keys(version_keys()));
+        }
+        let reading = async {
+            let mut cursor = finding.session(&mut *session).await?;
+            cursor.stream(&mut *session).try_collect::<Vec<RawDocumentBuf>>().await
+        };
+        let found = within(ACTION, limits::BATCH_TIMEOUT, reading).await?;
+        let found: Vec<Predecessor<'_>> =
+            found.iter().filter_map(|raw| read_predecessor(raw)).collect();
+        let positioned: HashMap<(&str, i64), bool> =
+            found.iter().map(|it| ((it.id, it.version), it.has_position)).collect();
+        for CommittedAppend { aggregate, version, .. } in appends {
+            let has_position = positioned.get(&(aggregate.1.as_str(), version - 1));
+            if has_position != Some(&true) {
+                let is_missing = has_position.is_none();
+                early.push(Early { aggregate: aggregate.clone(), version: *version, is_missing });
             }
         }
     }
-    Ok(answers)
+    Ok(early)
 }
 
-/// Reads the versions without a position in front of one, whose predecessor has none.
-async fn chain(
+/// The filter of these aggregates at each version. One clause for each version: MongoDB plans each clause.
+fn among(versions: BTreeMap<i64, Vec<&str>>) -> Document {
+    let of_version =
+        |(version, ids)| doc! { VERSION: version, AGGREGATE_ID: { "$in": Bson::from(ids) } };
+    let mut clauses: Vec<Document> = versions.into_iter().map(of_version).collect();
+    match clauses.len() {
+        1 => clauses.remove(0),
+        _ => doc! { "$or": clauses },
+    }
+}
+
+/// Reads the versions without a position that precede one, ascending; of a long chain its beginning.
+pub(super) async fn chain(
     context: &Context,
     (name, id): &AggregateKey,
     before: i64,
-) -> Result<Predecessors, StoreError> {
-    let earlier = doc! { AGGREGATE_ID: id.as_str(), VERSION: { "$lt": before } };
+) -> Result<Vec<CommittedAppend>, StoreError> {
+    let mut earlier = doc! { AGGREGATE_ID: id.as_str(), VERSION: { "$lt": before } };
     let found = find(context, name, earlier.clone(), doc! { VERSION: -1 }, MAX_CHAIN).await?;
-    let mut without = Vec::new();
-    let mut expected = before - 1;
-    for FoundStream { append, position } in found {
-        if append.version != expected {
-            return Ok(Predecessors::Missing(expected));
-        }
-        if position.is_some() {
-            without.reverse();
-            return Ok(Predecessors::Without(without));
-        }
-        expected -= 1;
-        without.push(append);
+    let without = found.into_iter().take_while(|it| it.position.is_none());
+    let mut chain: Vec<CommittedAppend> = without.map(|it| it.append).collect();
+    if i64::try_from(chain.len()).is_ok_and(|length| length < MAX_CHAIN) {
+        chain.reverse();
+        return Ok(chain);
     }
-    if expected < 1 {
-        without.reverse();
-        return Ok(Predecessors::Without(without));
-    }
-    if i64::try_from(without.len()).is_ok_and(|length| length < MAX_CHAIN) {
-        return Ok(Predecessors::Missing(expected));
-    }
-    // A longer chain: from its beginning on.
-    let mut earliest = earlier;
-    earliest.insert(POSITION, Bson::Null);
-    let found = find(context, name, earliest, doc! { VERSION: 1 }, MAX_CHAIN).await?;
-    let chain: Vec<_> = found.into_iter().map(|it| it.append).collect();
-    let before = chain.first().map_or(0, |first| first.version - 1);
-    if before < 1 {
-        return Ok(Predecessors::Without(chain));
-    }
-    let last = doc! { AGGREGATE_ID: id.as_str(), VERSION: before };
-    Ok(match find(context, name, last, doc! {}, 1).await?.first() {
-        Some(last) if last.position.is_some() => Predecessors::Without(chain),
-        // It has come between the two reads: the next lookup finds it.
-        Some(_) => Predecessors::Without(Vec::new()),
-        None => Predecessors::Missing(before),
-    })
+    earlier.insert(POSITION, Bson::Null);
+    let found = find(context, name, earlier, doc! { VERSION: 1 }, MAX_CHAIN).await?;
+    Ok(found.into_iter().map(|it| it.append).collect())
 }
 
 /// Reads the documents of these ids again, and returns those that exist.

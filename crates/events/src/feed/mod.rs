@@ -14,6 +14,9 @@
 //! was committed late: an event without a position is behind the head, and gets a later one. A reader
 //! reads the head and the events in one snapshot.
 //!
+//! **Why no version precedes another one.** The transaction reads that what precedes each append has a
+//! position. Nothing of that is remembered: documents may be deleted, and a stream may begin again.
+//!
 //! What has no position is found by its state, never by a cursor. So appends of other programs, of older
 //! releases and from before the feed was enabled get positions too.
 //!
@@ -24,9 +27,9 @@
 //! | `status` | what a sequencer does |
 //! | [`sequencer`], `process`, `work` | assign positions, in one process at a time |
 //! | `planner` | which appends are next; pure |
-//! | `lookup`, `found` | reads of predecessors |
 //! | `assign` | the transaction |
-//! | `follow`, `audit`, `scan` | what is reported to the sequencer, and what it finds |
+//! | `lookup`, `found` | reads of streams: what precedes appends, what became of them |
+//! | `follow`, `repeats`, `audit`, `scan` | what is reported to the sequencer, and what it finds |
 //! | `collections`, `highest` | the event streams and their index |
 //! | [`reader`], `page`, `decode` | pages, waiting, a stream |
 //! | [`filter`] | which events a reader wants |
@@ -46,6 +49,7 @@ mod page;
 mod planner;
 mod process;
 pub mod reader;
+mod repeats;
 mod report;
 mod scan;
 pub mod sequencer;

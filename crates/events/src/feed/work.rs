@@ -18,10 +18,11 @@ use crate::feed::assign::{Assigned, assign};
 use crate::feed::audit::{Audit, Page};
 use crate::feed::collections::StreamCollections;
 use crate::feed::follow::{Followed, follow};
-use crate::feed::lookup::{Predecessors, predecessors, reread};
+use crate::feed::lookup::{Early, chain as predecessors, reread};
 use crate::feed::metrics::Source;
-use crate::feed::planner::{Lookup, Planned, Positioned, plan};
+use crate::feed::planner::plan;
 use crate::feed::process::{KnownHead, Process};
+use crate::feed::repeats::{Repeats, Reporter};
 use crate::feed::settings::FeedConfig;
 use crate::feed::state::{FeedState, LEASE};
 use crate::feed::status::SequencerStatus;
@@ -72,7 +73,7 @@ pub(super) struct Work<'a> {
     process: &'a Process,
     state: FeedState,
     collections: StreamCollections,
-    positioned: Positioned,
+    repeats: Repeats,
     /// What was reported as committed.
     reported: VecDeque<CommittedAppend>,
     /// What a scan has found.
@@ -102,7 +103,7 @@ impl<'a> Work<'a> {
             process,
             state,
             collections: StreamCollections::new(context.clone()),
-            positioned: Positioned::default(),
+            repeats: Repeats::default(),
             reported: VecDeque::new(),
             scanned: VecDeque::new(),
             gaps: HashMap::new(),
@@ -133,7 +134,7 @@ impl<'a> Work<'a> {
                 }
                 () = commits.arrived(), if self.reported.len() < MAX_QUEUED => {
                     let taken = commits.take();
-                    self.reported.extend(taken.appends);
+                    self.report(Reporter::Process, taken.appends);
                     if taken.is_overflowed {
                         self.audit.hasten();
                     }
@@ -166,9 +167,14 @@ impl<'a> Work<'a> {
                     self.discover().await?;
                 }
             }
-            Followed::Appends(appends) => self.reported.extend(appends),
+            Followed::Appends(appends) => self.report(Reporter::ChangeStream, appends),
         }
         Ok(())
+    }
+
+    fn report(&mut self, reporter: Reporter, mut appends: Vec<CommittedAppend>) {
+        appends.retain(|append| !self.repeats.is_repeat(reporter, append));
+        self.reported.extend(appends);
     }
 
     async fn accept_page(&mut self, page: Result<Page, StoreError>) -> Result<(), StoreError> {
@@ -206,9 +212,6 @@ impl<'a> Work<'a> {
     async fn renew(&mut self) -> Result<(), Stopped> {
         let owned = self.process.own(&self.session).await?;
         let Some(state) = owned else { return Err(Stopped::Replaced) };
-        if (&state.feed, state.head) != (&self.state.feed, self.state.head) {
-            self.positioned.clear();
-        }
         self.state = state;
         self.announce();
         Ok(())
@@ -285,21 +288,19 @@ impl<'a> Work<'a> {
             !is_behind_gap && self.state.names.contains(&append.aggregate.0)
         };
         queue.retain(usable);
-        let Planned { batch, lookups } = plan(queue, &self.positioned, limit);
-        if !lookups.is_empty() {
-            self.look_up(queue, &lookups).await?;
-        }
+        let batch = plan(queue, limit);
         if batch.is_empty() {
             return Ok(0);
         }
         let Process { context, store, owner, metrics, .. } = self.process;
-        let assigned = assign(context, store, owner, &self.state, &batch, self.open_session).await;
+        let known = (owner.as_str(), &self.state);
+        let collections = &self.collections;
+        let assigned = assign(context, store, collections, known, &batch, self.open_session).await;
         self.is_open = !matches!(assigned, Assigned::All(_));
         match assigned {
             Assigned::All(head) => {
                 self.failures = 0;
                 for append in &batch {
-                    self.positioned.insert(&append.aggregate, append.version);
                     if self.gaps.get(&append.aggregate) == Some(&append.version) {
                         self.gaps.remove(&append.aggregate);
                         // What follows the version that was missing is found by a scan.
@@ -320,6 +321,12 @@ impl<'a> Work<'a> {
             Assigned::StreamsChanged => {
                 let planned = batch.len();
                 if self.drop_positioned(queue, batch).await? == planned {
+                    self.fail(unchanged(STREAMS_DETAIL)).await?;
+                }
+            }
+            Assigned::TooEarly(early) => {
+                restore(queue, batch);
+                if !self.wait_for_predecessors(queue, early).await? {
                     self.fail(unchanged(STREAMS_DETAIL)).await?;
                 }
             }
@@ -369,57 +376,55 @@ impl<'a> Work<'a> {
         self.gaps.insert(aggregate, version - 1);
     }
 
-    /// Reads what precedes these versions, and puts what has no position in front of them.
-    async fn look_up(
+    /// Puts what precedes these appends in front of them, and sets aside the streams where it is missing.
+    /// Returns whether there is anything of that.
+    async fn wait_for_predecessors(
         &mut self,
         queue: &mut VecDeque<CommittedAppend>,
-        lookups: &[Lookup],
-    ) -> Result<(), Stopped> {
-        for (aggregate, before, found) in predecessors(&self.process.context, lookups).await? {
-            match found {
-                Predecessors::Positioned => self.positioned.insert(&aggregate, before - 1),
-                Predecessors::Without(chain) => {
-                    if let Some(first) = chain.first() {
-                        self.positioned.insert(&aggregate, first.version - 1);
-                    }
-                    restore(queue, chain);
-                }
-                Predecessors::Missing(missing) => {
-                    if self.gaps.len() < MAX_LOGGED_GAPS && !self.gaps.contains_key(&aggregate) {
-                        warn!(
-                            name = %aggregate.0,
-                            aggregate = %aggregate.1,
-                            missing,
-                            "a version is missing; later ones of this aggregate get no positions"
-                        );
-                    }
-                    self.gaps.insert(aggregate, missing);
-                }
+        early: Vec<Early>,
+    ) -> Result<bool, Stopped> {
+        let mut has_changed = false;
+        for Early { aggregate, version, is_missing } in early {
+            if !is_missing {
+                let chain = predecessors(&self.process.context, &aggregate, version).await?;
+                has_changed |= !chain.is_empty();
+                restore(queue, chain);
+                continue;
             }
+            let missing = version - 1;
+            if self.gaps.len() < MAX_LOGGED_GAPS && !self.gaps.contains_key(&aggregate) {
+                warn!(
+                    name = %aggregate.0,
+                    aggregate = %aggregate.1,
+                    missing,
+                    "a version is missing; later ones of this aggregate get no positions"
+                );
+            }
+            self.gaps.insert(aggregate, missing);
+            has_changed = true;
         }
-        Ok(())
+        Ok(has_changed)
     }
 
-    /// Keeps of a batch what has no position, and forgets what was believed of its aggregates. Returns
-    /// how many are left.
+    /// Keeps of a batch what exists and has no position. Returns how many are left.
     async fn drop_positioned(
         &mut self,
         queue: &mut VecDeque<CommittedAppend>,
-        mut batch: Vec<CommittedAppend>,
+        batch: Vec<CommittedAppend>,
     ) -> Result<usize, Stopped> {
         let found = reread(&self.process.context, &batch).await?;
-        let without: HashMap<_, _> = found
-            .iter()
+        let mut without: HashMap<(AggregateKey, i64), CommittedAppend> = found
+            .into_iter()
             .filter(|found| found.position.is_none())
-            .map(|found| ((&found.append.aggregate, found.append.version), ()))
+            .map(|found| ((found.append.aggregate.clone(), found.append.version), found.append))
             .collect();
-        batch.retain(|append| without.contains_key(&(&append.aggregate, append.version)));
-        for append in &found {
-            self.positioned.remove(&append.append.aggregate);
-        }
-        let left = batch.len();
-        restore(queue, batch);
-        Ok(left)
+        let left: Vec<CommittedAppend> = batch
+            .into_iter()
+            .filter_map(|append| without.remove(&(append.aggregate, append.version)))
+            .collect();
+        let count = left.len();
+        restore(queue, left);
+        Ok(count)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Whether the work can finish: one sequencer alone, which nothing is reported to.
 
-use super::planner::{Predecessors, plan, predecessors};
+use super::planner::{Predecessors, early, plan, predecessors};
 use super::step::{Assigned, after};
-use super::store::{Batch, Place, Stream, create_time, places};
+use super::store::{Place, Stream, create_time, places};
 use super::{AGGREGATES, Action, Bounds, State, Without};
 
 /// Scans until everything is found.
@@ -58,13 +58,25 @@ fn scan(state: &mut State, at: usize, bounds: &Bounds) -> Option<()> {
     let mut gaps = [None; AGGREGATES];
     for _ in 0..STEPS {
         queue.retain(|(aggregate, version)| gaps[*aggregate].is_none_or(|gap| *version <= gap));
-        let (batch, lookup) = plan(&mut queue, &state.sequencers[at].cache);
-        if let Some((aggregate, before)) = lookup {
-            let cache = &mut state.sequencers[at].cache[aggregate];
+        let memory = state.sequencers[at].memory;
+        queue.retain(|place| memory[place.0].is_none_or(|known| place.1 > known));
+        let batch = plan(&mut queue);
+        if batch[0].is_none() {
+            break;
+        }
+        let assigned = state.assign(at, &batch, bounds);
+        state.replicate(bounds);
+        if assigned == Some(Assigned::All) {
+            continue;
+        }
+        let is_left = |place: &Place| state.majority.stream(*place) == Stream::Committed;
+        queue.splice(0..0, batch.iter().flatten().copied().filter(is_left));
+        if assigned != Some(Assigned::TooEarly) {
+            continue;
+        }
+        for (aggregate, before) in early(&state.majority, &batch) {
             match predecessors(&state.majority, (aggregate, before), bounds) {
-                Predecessors::Positioned => *cache = Some(before - 1),
                 Predecessors::WithoutFrom(first) => {
-                    *cache = Some(first - 1);
                     let chain = (first..before).map(|version| (aggregate, version));
                     queue.splice(0..0, chain);
                 }
@@ -72,18 +84,6 @@ fn scan(state: &mut State, at: usize, bounds: &Bounds) -> Option<()> {
                 Predecessors::Missing(version) => gaps[aggregate] = Some(version),
             }
         }
-        if batch[0].is_some() {
-            transact(state, at, &batch, &mut queue, bounds);
-        }
     }
     Some(())
-}
-
-fn transact(state: &mut State, at: usize, batch: &Batch, queue: &mut Vec<Place>, bounds: &Bounds) {
-    let assigned = state.assign(at, batch, bounds);
-    state.replicate(bounds);
-    let is_left = |place: &Place| state.majority.stream(*place) == Stream::Committed;
-    if assigned != Some(Assigned::All) {
-        queue.splice(0..0, batch.iter().flatten().copied().filter(is_left));
-    }
 }

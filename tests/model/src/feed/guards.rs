@@ -1,13 +1,13 @@
 //! Each guard, taken out.
 
 use super::Without::{
-    AssignMajority, ByState, ClearCache, CompareFeed, CompareHead, CompareOwner, EmptyAside,
-    Exists, GapAside, HighestHead, LongChain, LookUpMajority, NamesFirst, NamesMajority,
-    NamesWithHead, OneSnapshot, OneTransaction, Predecessor, ReaderMajority,
+    AssignMajority, ByState, CompareFeed, CompareHead, CompareOwner, EmptyAside, Exists, GapAside,
+    HighestHead, NamesFirst, NamesMajority, NamesWithHead, OneSnapshot, OneTransaction,
+    Predecessor, ReadPredecessor, ReaderMajority,
 };
 use super::{
-    Bounds, COMPLETE, FINISH, KEPT, ORDER, SEEN, Without, bounds, check, empty, failing, gapped,
-    lost, named, restored,
+    Bounds, COMPLETE, FINISH, KEPT, ORDER, SEEN, Without, bounds, check, deleted, empty, failing,
+    gapped, lost, named, restored,
 };
 
 fn breaks(name: &str, bounds: Bounds, without: &'static [Without], promise: &'static str) {
@@ -59,9 +59,10 @@ fn reader_skips_when_the_feed_is_not_compared() {
 }
 
 #[test]
-fn version_precedes_another_when_the_head_alone_is_compared() {
-    let name = "the head moves in the feed that was read, by its owner";
-    breaks(name, restored(), &[CompareFeed, CompareOwner], ORDER);
+#[ignore = "large: make model"]
+fn large_feed_is_complete_when_the_head_alone_is_compared_after_a_restore() {
+    let bounds = Bounds { without: &[CompareFeed, CompareOwner], ..restored() };
+    check(bounds).assert_holds("`feed`: a restore; the head alone is compared", "model");
 }
 
 #[test]
@@ -81,27 +82,23 @@ fn head_is_ahead_when_positions_are_written_later() {
 }
 
 #[test]
-fn version_precedes_another_when_the_cache_outlives_a_restore() {
-    let name = "what is known of positions ends with the head or feed";
-    breaks(name, restored(), &[ClearCache], ORDER);
+fn version_precedes_another_when_positions_are_remembered() {
+    let name = "the transaction reads whether a predecessor has a position";
+    let bounds = Bounds { versions: [3, 1], ..deleted() };
+    breaks(name, bounds, &[ReadPredecessor], ORDER);
 }
 
 #[test]
-fn version_precedes_another_when_positions_need_no_majority() {
-    let name = "positions count when a majority has them";
-    breaks(name, failing(), &[AssignMajority], ORDER);
+fn version_gets_no_position_when_positions_are_remembered() {
+    let name = "no append is dropped because of what is remembered of its aggregate";
+    breaks(name, deleted(), &[ReadPredecessor], FINISH);
 }
 
 #[test]
-fn version_precedes_another_when_lookups_need_no_majority() {
-    let name = "predecessors are read from a majority";
-    breaks(name, failing(), &[LookUpMajority], ORDER);
-}
-
-#[test]
-fn version_precedes_another_when_a_long_chain_begins_anywhere() {
-    let name = "what begins a long chain of predecessors follows a position";
-    breaks(name, gapped(), &[LongChain], ORDER);
+fn feed_is_complete_when_positions_need_no_majority() {
+    let bounds = Bounds { without: &[AssignMajority], ..failing() };
+    check(bounds)
+        .assert_holds("`feed`: failovers; positions count before a majority has them", "test");
 }
 
 #[test]

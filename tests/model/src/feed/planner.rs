@@ -3,88 +3,69 @@
 use super::store::{Batch, Place, Store, Stream};
 use super::{AGGREGATES, Bounds, Without};
 
-/// The last versions that are known to have positions, of each aggregate.
-pub type Cache = [Option<u8>; AGGREGATES];
+/// The last versions that were seen with positions, of each aggregate; only where they are remembered.
+pub type Memory = [Option<u8>; AGGREGATES];
 
-/// What precedes a version.
+/// What precedes a version without a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predecessors {
-    Positioned,
-    /// These and all behind them have no positions.
+    /// These have no positions, up to the version.
     WithoutFrom(u8),
     Missing(u8),
 }
 
-/// The last version of an aggregate that has a position, or will have one by this batch.
-fn known((aggregate, version): Place, cache: &Cache, ahead: Option<Place>) -> Option<u8> {
-    let ahead = ahead.filter(|ahead| ahead.0 == aggregate).map(|ahead| ahead.1);
-    ahead.or(cache[aggregate]).or_else(|| (version == 1).then_some(0))
-}
-
 /// Whether the sequencer may put these appends into one transaction.
-pub fn may_plan(batch: &Batch, cache: &Cache, bounds: &Bounds) -> bool {
-    let [first, second] = batch;
-    let follows = |place: Place, ahead| {
-        let (_, version) = place;
-        let known = known(place, cache, ahead);
-        known.is_some_and(|known| version == known + 1) || !bounds.has(Without::Predecessor)
+pub fn may_plan(batch: &Batch, memory: &Memory, bounds: &Bounds) -> bool {
+    let [Some(first), second] = *batch else { return false };
+    let is_remembered = |place: Place| {
+        let known = memory[place.0].or_else(|| (place.1 == 1).then_some(0));
+        bounds.has(Without::ReadPredecessor) || known.is_some_and(|known| place.1 == known + 1)
     };
-    first.is_some_and(|first| follows(first, None))
-        && second.is_none_or(|second| *first != Some(second) && follows(second, *first))
+    let follows = |second: Place| match second.0 == first.0 {
+        true => second.1 == first.1 + 1 || !bounds.has(Without::Predecessor) && second != first,
+        false => is_remembered(second),
+    };
+    is_remembered(first) && second.is_none_or(follows)
 }
 
-/// Takes a batch from the front of a queue; a version whose predecessors must be read.
-pub fn plan(queue: &mut Vec<Place>, cache: &Cache) -> (Batch, Option<Place>) {
-    let mut batch = [None; 2];
-    let mut lookup = None;
+/// Takes a batch from the front of a queue.
+pub fn plan(queue: &mut Vec<Place>) -> Batch {
+    let mut batch: Batch = [None; 2];
     let mut rest = Vec::new();
     for place in std::mem::take(queue) {
-        let is_waiting = lookup.is_some_and(|waiting: Place| waiting.0 == place.0);
-        if batch[1].is_some() || is_waiting {
-            rest.push(place);
-            continue;
-        }
-        match known(place, cache, batch[0]) {
-            Some(known) if place.1 <= known => {}
-            Some(known) if place.1 == known + 1 => {
-                let at = usize::from(batch[0].is_some());
-                batch[at] = Some(place);
+        match batch {
+            [None, _] => batch[0] = Some(place),
+            [Some(first), None] if first.0 != place.0 || place.1 == first.1 + 1 => {
+                batch[1] = Some(place);
             }
-            _ => {
-                lookup = lookup.or(Some(place));
-                rest.push(place);
-            }
+            [first, second] if first == Some(place) || second == Some(place) => {}
+            _ => rest.push(place),
         }
     }
     *queue = rest;
-    (batch, lookup)
+    batch
 }
 
-/// Reads what precedes a version.
+/// The appends of a batch whose predecessors have no position in the store, and are not in front of them.
+pub fn early<'a>(store: &'a Store, batch: &'a Batch) -> impl Iterator<Item = Place> + 'a {
+    batch.iter().flatten().copied().filter(move |(aggregate, version)| {
+        let before = (*aggregate, version - 1);
+        *version > 1 && batch[0] != Some(before) && store.stream(before).position().is_none()
+    })
+}
+
+/// Reads what precedes a version whose predecessor has no position.
 pub fn predecessors(store: &Store, (aggregate, before): Place, bounds: &Bounds) -> Predecessors {
-    let stream = |version| store.stream((aggregate, version));
-    match stream(before - 1) {
-        Stream::NotCommitted => return Predecessors::Missing(before - 1),
-        Stream::At(_) => return Predecessors::Positioned,
-        Stream::Committed => {}
+    let has_none = |version: &u8| store.stream((aggregate, *version)) == Stream::Committed;
+    if !has_none(&(before - 1)) {
+        return Predecessors::Missing(before - 1);
     }
-    for read in 1..=bounds.chain {
-        let at = before - read;
-        if at == 0 {
-            return Predecessors::WithoutFrom(1);
-        }
-        match stream(at) {
-            Stream::NotCommitted => return Predecessors::Missing(at),
-            Stream::At(_) => return Predecessors::WithoutFrom(at + 1),
-            Stream::Committed => {}
-        }
+    let without = (1..before).rev().take_while(has_none);
+    let chain: Vec<u8> = without.take(usize::from(bounds.chain)).collect();
+    let first = chain.last().copied().unwrap_or(before);
+    if chain.len() < usize::from(bounds.chain) {
+        return Predecessors::WithoutFrom(first);
     }
     // A longer chain: from its beginning on.
-    let first = (1..before).find(|version| stream(*version) == Stream::Committed).unwrap_or(1);
-    let is_behind = first == 1 || stream(first - 1).position().is_some();
-    if is_behind || !bounds.has(Without::LongChain) {
-        Predecessors::WithoutFrom(first)
-    } else {
-        Predecessors::Missing(first - 1)
-    }
+    Predecessors::WithoutFrom((1..before).find(has_none).unwrap_or(first))
 }

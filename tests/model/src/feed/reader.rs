@@ -42,6 +42,11 @@ impl Reader {
         is_next
     }
 
+    /// The document of a place was deleted: another one there has other events.
+    pub fn forget(&mut self, (aggregate, version): Place) {
+        self.seen[aggregate][usize::from(version) - 1] = 0;
+    }
+
     /// Whether it has seen every event up to its position, and none behind.
     pub fn is_exact(&self, store: &Store, bounds: &Bounds) -> bool {
         if store.feed.is_none_or(|feed| Some(feed.id) != self.feed) {

@@ -1,6 +1,6 @@
 //! The possible actions, and their effects.
 
-use super::planner::{Predecessors, may_plan, predecessors};
+use super::planner::{early, may_plan};
 use super::store::{Batch, Document, Place, Store, Stream, places};
 use super::{
     AGGREGATES, Action, Bounds, FEEDS, KEPT, Known, SEEN, SEQUENCERS, Sequencer, State, Without,
@@ -12,6 +12,8 @@ pub enum Assigned {
     All,
     StateChanged,
     StreamsChanged,
+    /// What precedes one of the appends has no position.
+    TooEarly,
 }
 
 /// All possible actions.
@@ -20,6 +22,16 @@ pub fn enabled(state: &State, bounds: &Bounds, actions: &mut Vec<Action>) {
         return;
     }
     actions.extend(places().filter(|place| may_append(state, *place, bounds)).map(Action::Append));
+    if bounds.deletes && state.deleted.is_none() {
+        // All of a stream, or its last document.
+        let is_first_or_last = |place: &Place| {
+            let (aggregate, version) = *place;
+            let is_last =
+                version == bounds.versions[aggregate] || !state.now.has((aggregate, version + 1));
+            state.majority.has(*place) && (version == 1 || is_last)
+        };
+        actions.extend(places().filter(is_first_or_last).map(Action::Delete));
+    }
     if bounds.failovers {
         actions.extend([Action::Replicate, Action::Failover]);
     }
@@ -64,24 +76,15 @@ fn may_append(state: &State, place: Place, bounds: &Bounds) -> bool {
 
 /// The actions of a sequencer that awaits nothing.
 fn steps(state: &State, at: usize, known: &Known, bounds: &Bounds, actions: &mut Vec<Action>) {
-    let cache = &state.sequencers[at].cache;
+    let memory = &state.sequencers[at].memory;
     actions.extend([Action::Renew(at), Action::AddNames(at)]);
-    for aggregate in (0..AGGREGATES).filter(|aggregate| cache[*aggregate].is_some()) {
-        actions.push(Action::Forget(at, aggregate));
-    }
     let may_use = |place: &Place| known.names[place.0] || !bounds.has(Without::NamesFirst);
     let reported: Vec<Place> =
         places().filter(|place| state.majority.has(*place) && may_use(place)).collect();
-    for place in &reported {
-        let last = cache[place.0].unwrap_or(0);
-        if place.1 > last + 1 {
-            actions.push(Action::LookUp(at, *place));
-        }
-    }
     for first in &reported {
         for second in reported.iter().copied().map(Some).chain([None]) {
             let batch = [Some(*first), second];
-            if may_plan(&batch, cache, bounds) {
+            if may_plan(&batch, memory, bounds) {
                 actions.push(Action::Assign(at, batch));
                 // (The sequencers are alike.)
                 if bounds.late_commits && at == 0 {
@@ -100,6 +103,16 @@ pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
             state.now.set(place, Stream::Committed);
             state.is_written(bounds);
         }
+        Action::Delete((aggregate, from)) => {
+            // An operator waits for a majority.
+            state.replicate(bounds);
+            for place in places().filter(|place| place.0 == aggregate && place.1 >= from) {
+                state.now.delete(place, bounds.width(place));
+                state.reader.forget(place);
+            }
+            state.majority = state.now;
+            state.deleted = Some((aggregate, from));
+        }
         Action::Replicate => state.replicate(bounds),
         Action::Failover => {
             state.now = state.majority;
@@ -116,17 +129,7 @@ pub fn after(last: &State, action: Action, bounds: &Bounds) -> Option<State> {
         }
         Action::Renew(at) => state.renew(at, bounds),
         Action::Restart(at) => state.restart(at),
-        Action::Forget(at, aggregate) => state.sequencers[at].cache[aggregate] = None,
         Action::AddNames(at) => state.add_names(at, bounds),
-        Action::LookUp(at, place) => {
-            let read = if bounds.has(Without::LookUpMajority) { state.majority } else { state.now };
-            let cache = &mut state.sequencers[at].cache[place.0];
-            match predecessors(&read, place, bounds) {
-                Predecessors::Positioned => *cache = Some(place.1 - 1),
-                Predecessors::WithoutFrom(first) => *cache = Some(first - 1),
-                Predecessors::Missing(_) => return None,
-            }
-        }
         Action::Assign(at, batch) => {
             state.assign(at, &batch, bounds);
         }
@@ -231,19 +234,8 @@ impl State {
     }
 
     pub fn renew(&mut self, at: usize, bounds: &Bounds) {
-        let before = self.sequencers[at].known;
         if !self.own(at, bounds) {
-            return self.restart(at);
-        }
-        let place = |known: Option<Known>| known.map(|known| (known.id, known.head));
-        if place(before) != place(self.sequencers[at].known) {
-            self.clear_cache(at, bounds);
-        }
-    }
-
-    fn clear_cache(&mut self, at: usize, bounds: &Bounds) {
-        if bounds.has(Without::ClearCache) {
-            self.sequencers[at].cache = [None; AGGREGATES];
+            self.restart(at);
         }
     }
 
@@ -276,16 +268,11 @@ impl State {
             }
             Assigned::All => self.learn(at, batch, bounds),
             Assigned::StateChanged => {
-                self.clear_cache(at, bounds);
                 if !self.own(at, bounds) {
                     self.restart(at);
                 }
             }
-            Assigned::StreamsChanged => {
-                for place in batch.iter().flatten().filter(|place| self.majority.has(**place)) {
-                    self.sequencers[at].cache[place.0] = None;
-                }
-            }
+            Assigned::StreamsChanged | Assigned::TooEarly => {}
         }
         self.is_written(bounds);
         Some(assigned)
@@ -297,8 +284,10 @@ impl State {
         if let Some(known) = &mut sequencer.known {
             known.head += bounds.events(batch);
         }
-        for (aggregate, version) in batch.iter().flatten() {
-            sequencer.cache[*aggregate] = Some(*version);
+        if !bounds.has(Without::ReadPredecessor) {
+            for (aggregate, version) in batch.iter().flatten() {
+                sequencer.memory[*aggregate] = Some(*version);
+            }
         }
     }
 
@@ -312,10 +301,15 @@ impl State {
         if !is_known {
             return Assigned::StateChanged;
         }
+        let is_asked = bounds.has(Without::Predecessor) && bounds.has(Without::ReadPredecessor);
+        if is_asked && early(&store, batch).next().is_some() {
+            return Assigned::TooEarly;
+        }
         let is_free = |place: &Place| match store.stream(*place) {
             Stream::NotCommitted => false,
             Stream::Committed => true,
-            Stream::At(_) => !bounds.has(Without::Exists),
+            // It stays, since it is less than the new one.
+            Stream::At(position) => position > known.head || !bounds.has(Without::Exists),
         };
         if !batch.iter().flatten().all(is_free) {
             return Assigned::StreamsChanged;

@@ -35,6 +35,8 @@ pub struct Document {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     pub streams: Streams,
+    /// The positions of events that were deleted, a bit each.
+    pub deleted: u64,
     pub feed: Option<Document>,
 }
 
@@ -69,6 +71,16 @@ impl Store {
         self.streams[aggregate][usize::from(version) - 1] = stream;
     }
 
+    /// Deletes the document of a place.
+    pub fn delete(&mut self, place: Place, width: u8) {
+        if let Some(position) = self.stream(place).position() {
+            for event in position - width..position {
+                self.deleted |= 1 << event;
+            }
+        }
+        self.set(place, Stream::NotCommitted);
+    }
+
     pub fn has(&self, place: Place) -> bool {
         self.stream(place) != Stream::NotCommitted
     }
@@ -86,10 +98,11 @@ impl Store {
         self.streams.map(|streams| streams.iter().any(|stream| stream.position().is_some()))
     }
 
-    /// Whether the events of all appends have the positions up to the head, each one.
+    /// Whether the events of all appends have the positions up to the head, each one, but for those that
+    /// were deleted.
     pub fn is_complete(&self, bounds: &Bounds) -> bool {
         let Some(feed) = self.feed else { return true };
-        let mut taken = 0_u64;
+        let mut taken = self.deleted;
         let mut last = 0;
         for place in places() {
             let Some(position) = self.stream(place).position() else { continue };
