@@ -1,4 +1,4 @@
-//! The feed: backfill, reads, latency, and what it costs appends.
+//! The feed: backfill, reads, latency, what it costs appends, and what erasures cost subscriptions.
 //!
 //! `cargo bench --bench feed -- backfill read` measures those parts alone.
 
@@ -6,6 +6,7 @@
 
 mod appends;
 mod backfill;
+mod erasures;
 mod lag;
 mod latency;
 mod read;
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 fn main() {
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let parts = ["backfill", "read", "latency", "appends", "lag"];
+    let parts = ["backfill", "read", "latency", "appends", "lag", "erasures"];
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         for part in parts.into_iter().filter(|part| support::is_chosen(&parts, part)) {
             match part {
@@ -29,7 +30,8 @@ fn main() {
                 "read" => read::measure().await,
                 "latency" => latency::measure().await,
                 "appends" => appends::measure().await,
-                _ => lag::measure().await,
+                "lag" => lag::measure().await,
+                _ => erasures::measure().await,
             }
         }
     });

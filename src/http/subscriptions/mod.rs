@@ -62,6 +62,7 @@ impl From<SubscriptionError> for Problem {
             }
             SubscriptionError::ParkedFull(_) => Self::conflict(ProblemCode::TooManyParked, detail),
             // (No call copies events.)
+            SubscriptionError::PageErased(_) => Self::unavailable(detail),
             SubscriptionError::RecordRefused { .. } => Self::fault(&error),
             SubscriptionError::Feed(FeedError::WrongFeed { .. }) => {
                 Self::conflict(ProblemCode::WrongFeed, detail)

@@ -24,7 +24,7 @@ use crate::stream::fields::{
     AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, POSITION, SIZE, VERSION,
 };
 use crate::stream::record_ids;
-use crate::subscriptions::{copies_of, forget_pages_up_to};
+use crate::subscriptions::{copies_of, count_erasure};
 
 /// The appends of one page.
 const PAGE_APPENDS: u32 = 100;
@@ -57,8 +57,6 @@ struct ErasedAppend {
     id: Bson,
     version: i64,
     size: u64,
-    /// The position of its last event in the feed, once it has one.
-    position: Option<i64>,
 }
 
 impl Eraser {
@@ -169,6 +167,10 @@ impl Eraser {
             self.note(&work, (EMPTIED_TO, work.emptied_to, last.version), &added).await?;
             failpoint::hit("events::erased_page");
         };
+        // (A subscription has read an append only if it had a position by then.)
+        if let Some(position) = self.last_position(&work).await? {
+            count_erasure(&self.context, &aggregate.0, position).await?;
+        }
         // Records. The cursor stops at the first page in which one is left.
         let (mut cursor, mut is_passed) = (work.records_to, true);
         let mut pending = 0;
@@ -241,7 +243,7 @@ impl Eraser {
             .find(filter)
             .sort(doc! { VERSION: 1 })
             .limit(PAGE_APPENDS.into())
-            .projection(doc! { ID: 1, VERSION: 1, SIZE: 1, POSITION: 1 });
+            .projection(doc! { ID: 1, VERSION: 1, SIZE: 1 });
         let reading = async { finding.await?.try_collect::<Vec<Document>>().await };
         let found = within("read a stream to erase", limits::BATCH_TIMEOUT, reading).await?;
         let integer = |found: &Document, field| found.get(field).and_then(integral).unwrap_or(0);
@@ -249,9 +251,22 @@ impl Eraser {
             id: found.get(ID).cloned().unwrap_or(Bson::Null),
             version: integer(&found, VERSION),
             size: u64::try_from(integer(&found, SIZE)).unwrap_or(0),
-            position: found.get(POSITION).and_then(integral),
         };
         Ok(found.into_iter().map(append).collect())
+    }
+
+    /// The highest position of the appends of an erasure, if any has one.
+    async fn last_position(&self, work: &Work) -> Result<Option<i64>, StoreError> {
+        let streams = self.streams(&work.aggregate);
+        let filter = doc! {
+            AGGREGATE_ID: work.aggregate.1.as_str(),
+            VERSION: { "$lt": work.version },
+            POSITION: { "$gt": 0 },
+        };
+        let finding =
+            streams.find_one(filter).sort(doc! { VERSION: -1 }).projection(doc! { POSITION: 1 });
+        let found = within("read a stream to erase", limits::BATCH_TIMEOUT, finding).await?;
+        Ok(found.and_then(|found| found.get(POSITION).and_then(integral)))
     }
 
     /// Empties the bodies and headers of a page.
@@ -365,10 +380,6 @@ impl Eraser {
     ///
     /// No others are added: the page is empty, and no subscription copies it as it was.
     async fn copies(&self, page: &[ErasedAppend]) -> Result<Vec<Uuid>, StoreError> {
-        // (A subscription has read an append only if it had a position by then.)
-        if let Some(position) = page.iter().filter_map(|append| append.position).max() {
-            forget_pages_up_to(&self.context, position).await?;
-        }
         let id = |append: &ErasedAppend| match &append.id {
             Bson::String(id) => id.clone(),
             id => id.to_string(),

@@ -1,14 +1,16 @@
 //! The records that subscriptions have made of appends, for the erasure of their content.
 //!
 //! A worker may have read a page before its events were emptied, and copy it afterwards. So an erasure
-//! first empties the events, then ends the epoch of each owner that may hold such a page, and then looks
-//! for records. A transaction of that epoch that has committed before has left records that it finds; a
-//! later one finds another epoch, and the next owner reads empty events.
+//! first empties the events, then counts itself in the documents of the subscriptions that may hold such a
+//! page, and then looks for records. Every transaction that copies events writes that document first. One
+//! that was before the count has committed, and left records that the erasure finds. One that is behind it
+//! sees the count, and reads which events are empty by now.
 
 use postrider_store::StoreError;
 use uuid::Uuid;
 
 use crate::context::Context;
+use crate::names::AggregateName;
 use crate::subscriptions::records::copy_ids;
 use crate::subscriptions::store::SubscriptionStore;
 use crate::subscriptions::subscription::{Subscription, SubscriptionKind};
@@ -32,14 +34,16 @@ pub(crate) async fn copies_of(
     Ok(ids.collect())
 }
 
-/// Ends the epoch of the push subscriptions that have not copied all up to a position of the feed. What they
-/// have read of events up to there is not copied any more: they read it again.
-///
-/// Others have no such page: a replay begins an epoch of its own.
+/// Ends what push subscriptions have read of emptied events, up to a position of the feed: they read them
+/// again before they copy them.
 ///
 /// # Errors
 ///
 /// [`StoreError`].
-pub(crate) async fn forget_pages_up_to(context: &Context, position: i64) -> Result<(), StoreError> {
-    SubscriptionStore::new(context).end_epochs_behind(position).await
+pub(crate) async fn count_erasure(
+    context: &Context,
+    name: &AggregateName,
+    position: i64,
+) -> Result<(), StoreError> {
+    SubscriptionStore::new(context).count_erasure(name.as_str(), position).await
 }

@@ -94,6 +94,9 @@ pub enum SubscriptionError {
          the subscription from an earlier position"
     )]
     ParkedFull(i64),
+    /// An erasure has emptied events that were read and not copied yet.
+    #[error("an erasure emptied events of subscription {0:?} before they were copied")]
+    PageErased(String),
     /// MongoDB refuses the record of an event.
     #[error("MongoDB rejects the record of an event (code {code}): {message}")]
     RecordRefused {

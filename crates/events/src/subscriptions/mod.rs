@@ -40,7 +40,7 @@ pub mod subscription;
 mod transact;
 mod waiting;
 
-pub(crate) use copies::{copies_of, forget_pages_up_to};
+pub(crate) use copies::{copies_of, count_erasure};
 pub use error::SubscriptionError;
 pub use lag::SubscriptionReport;
 pub use new::{NewSubscription, SubscriptionDelivery};

@@ -8,8 +8,10 @@ use mongodb::ClientSession;
 use postrider_outbox::collections::Collections;
 use postrider_outbox::wakeup::{ScanHint, Wakeup};
 use postrider_store::StoreError;
+use postrider_store::text::chain;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::feed::{Feed, FeedError, FeedState};
 use crate::subscriptions::copy::{copy, skip};
@@ -184,7 +186,17 @@ impl PushWorker {
             (&page.items[..copied], page.items[copied - 1].position)
         };
         let WorkerParts { store, outbox, wake, .. } = &self.parts;
-        let moved = copy(store, outbox, &self.owned, &mut self.session, &records, next).await?;
+        let copying = (items, records.as_slice());
+        let copied = copy(store, outbox, &self.owned, &mut self.session, copying, next).await;
+        let moved = match copied {
+            Err(error @ SubscriptionError::PageErased(_)) => {
+                debug!(error = chain(&error), "reading a page again");
+                // (After an election a page may show for a moment what was erased.)
+                tokio::time::sleep(EMPTY_PAUSE).await;
+                return Ok(true);
+            }
+            copied => copied?,
+        };
         waiting.add(items.iter().map(|event| copy_id(&self.owned, event)));
         if let Some(wake) = wake {
             let keys = items.iter().map(|event| key(&self.owned.name, &event.aggregate_id));

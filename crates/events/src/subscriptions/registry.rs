@@ -327,6 +327,7 @@ fn document(
         owned_until: None,
         epoch: 0,
         session: None,
+        erasures: 0,
         destination,
         max_pending,
         lease_millis,

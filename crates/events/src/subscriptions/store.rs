@@ -13,7 +13,8 @@ use tracing::debug;
 
 use crate::context::{CollectionKind, Context};
 use crate::subscriptions::subscription::fields::{
-    EPOCH, ERROR, FEED, ID, KIND, NOW, OWNED_UNTIL, OWNER, POSITION, REPLAY, SESSION, STATE, UID,
+    EPOCH, ERASURES, ERROR, FEED, FILTERED_NAMES, ID, KIND, NOW, OWNED_UNTIL, OWNER, POSITION,
+    REPLAY, SESSION, STATE, UID,
 };
 use crate::subscriptions::subscription::{Subscription, SubscriptionKind, SubscriptionState};
 
@@ -182,16 +183,17 @@ impl SubscriptionStore {
             .map(drop)
     }
 
-    /// Ends the epoch of the push subscriptions whose position is behind this one. They are free for an owner.
-    pub(super) async fn end_epochs_behind(&self, position: i64) -> Result<(), StoreError> {
+    /// Counts an erasure of events up to this position, at the push subscriptions that may copy them later. A
+    /// transaction that is copying events has ended before, or sees the count.
+    pub(super) async fn count_erasure(&self, name: &str, position: i64) -> Result<(), StoreError> {
         let filter = doc! {
             KIND: SubscriptionKind::Push.word(),
             POSITION: { "$lt": position },
+            // (A subscription of all names has no list.)
+            FILTERED_NAMES: { "$in": [Bson::Null, Bson::from(name)] },
         };
-        // (The session stays: the next owner ends what is left open in it.)
-        let set = doc! { EPOCH: { "$add": [format!("${EPOCH}"), 1_i64] } };
-        let ending = self.collection.update_many(filter, pipeline(set, &[OWNER, OWNED_UNTIL]));
-        within(CHANGE, limits::BATCH_TIMEOUT, ending).await.map(drop)
+        let counting = self.collection.update_many(filter, doc! { "$inc": { ERASURES: 1_i64 } });
+        within(CHANGE, limits::BATCH_TIMEOUT, counting).await.map(drop)
     }
 
     /// Stops a subscription whose position is of another feed, unless it was changed meanwhile.

@@ -22,6 +22,8 @@ pub(super) mod fields {
     pub(crate) const OWNED_UNTIL: &str = "ownedUntil";
     pub(crate) const EPOCH: &str = "epoch";
     pub(crate) const SESSION: &str = "session";
+    pub(crate) const ERASURES: &str = "erasures";
+    pub(crate) const FILTERED_NAMES: &str = "filter.aggregates";
     pub(crate) const GIVEN: &str = "given";
     pub(crate) const PARKED: &str = "parked";
     /// Not stored: the time of the server when the document was read.
@@ -105,11 +107,14 @@ pub struct Subscription {
     /// When the lease ends or ended, by the server's clock.
     #[serde(default)]
     pub owned_until: Option<DateTime>,
-    /// Rises with every new owner, with every replay, and by erasures. Every write of an owner names it.
+    /// Rises with every new owner, and with every replay. Every write of an owner names it.
     pub epoch: i64,
     /// Push: the session of the owner's transactions.
     #[serde(default)]
     pub(super) session: Option<Bson>,
+    /// Push: how often an erasure has emptied events that were not copied yet.
+    #[serde(default)]
+    pub(super) erasures: i64,
     /// Push: the exchange or topic of its records.
     #[serde(default)]
     pub destination: Option<String>,
