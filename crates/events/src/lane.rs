@@ -24,7 +24,7 @@ use crate::append::Appended;
 use crate::context::Context;
 use crate::decide::{Candidate, Decision, decide};
 use crate::error::AppendError;
-use crate::lookup::{self, PriorAppend};
+use crate::lookup::{self, Certainty, PriorAppend};
 use crate::metrics::AppendMetrics;
 use crate::names::AggregateKey;
 use crate::prepared::{Place, PreparedAppend};
@@ -76,6 +76,8 @@ pub(super) struct Lane {
     versions: VersionCache,
     /// Aggregates whose version must be read before the next decision.
     invalidated: HashSet<AggregateKey>,
+    /// Aggregates whose version a majority has confirmed for this group.
+    confirmed: HashSet<AggregateKey>,
     /// The session of a transaction that may be open on the server. The next one begins in it.
     open_session: Option<ClientSession>,
 }
@@ -98,8 +100,13 @@ impl From<StoreError> for RoundFailure {
 
 impl Lane {
     pub(super) fn new(parts: StoreParts) -> Self {
-        let (versions, invalidated) = (VersionCache::default(), HashSet::new());
-        Self { parts, versions, invalidated, open_session: None }
+        Self {
+            parts,
+            versions: VersionCache::default(),
+            invalidated: HashSet::new(),
+            confirmed: HashSet::new(),
+            open_session: None,
+        }
     }
 
     /// Writes appends as they arrive; from `closing` on, those that are queued.
@@ -134,8 +141,9 @@ impl Lane {
         let (mut failures, mut one_aggregate) = (0, false);
         self.versions.begin_group();
         self.invalidated.clear();
+        self.confirmed.clear();
         while !group.is_empty() {
-            let Err(failure) = self.write_round(&mut group, one_aggregate).await else {
+            let Err(failure) = self.write_round(&mut group, one_aggregate, failures).await else {
                 failures = 0;
                 continue;
             };
@@ -157,6 +165,7 @@ impl Lane {
         &mut self,
         group: &mut Vec<QueuedAppend>,
         one_aggregate: bool,
+        failures: u32,
     ) -> Result<(), RoundFailure> {
         self.read_versions(group).await?;
         let now = self.now().await?;
@@ -180,8 +189,14 @@ impl Lane {
             }
         }
         if !conflicts.is_empty() {
+            let in_conflict = conflicts.iter().map(|(at, _)| group[*at].append.aggregate());
+            let unsure: Vec<_> = in_conflict.filter(|it| !self.confirmed.contains(it)).collect();
+            if !unsure.is_empty() {
+                self.confirm(unsure).await?;
+                return Ok(());
+            }
             // A request that was appended before is a replay and no conflict.
-            self.answer_known(group, conflicts).await?;
+            self.answer_known(group, conflicts, Certainty::Confirmed).await?;
             return Ok(());
         }
         if writes.is_empty() {
@@ -194,7 +209,7 @@ impl Lane {
         match write(context, outbox, &appends, &mut self.open_session).await {
             TransactionOutcome::Committed => self.on_committed(group, &writes),
             TransactionOutcome::Refused { at, by } => {
-                self.on_refused(group, writes[at].0, by).await?;
+                self.on_refused(group, writes[at].0, by, failures > 0).await?;
             }
             TransactionOutcome::Again(error) => {
                 self.invalidate(group);
@@ -230,7 +245,8 @@ impl Lane {
             return Ok(());
         }
         let context = &self.parts.context;
-        match lookup::latest_versions(context, aggregates.iter().cloned().collect()).await {
+        let reading = aggregates.iter().cloned().collect();
+        match lookup::latest_versions(context, reading, Certainty::Majority).await {
             Ok(found) => {
                 for (aggregate, latest) in found {
                     self.versions.insert(aggregate, latest);
@@ -242,6 +258,19 @@ impl Lane {
                 Err(error)
             }
         }
+    }
+
+    /// Reads the versions of aggregates that appends do not fit: after an election, those of before may be
+    /// older than what the clients have seen.
+    async fn confirm(&mut self, aggregates: Vec<AggregateKey>) -> Result<(), StoreError> {
+        let context = &self.parts.context;
+        let found = lookup::latest_versions(context, aggregates, Certainty::Confirmed).await?;
+        for (aggregate, latest) in found {
+            self.invalidated.remove(&aggregate);
+            self.versions.insert(aggregate.clone(), latest);
+            self.confirmed.insert(aggregate);
+        }
+        Ok(())
     }
 
     async fn now(&self) -> Result<i64, StoreError> {
@@ -275,6 +304,7 @@ impl Lane {
         group: &mut Vec<QueuedAppend>,
         at: usize,
         by: RefusedBy,
+        is_repeated: bool,
     ) -> Result<(), RoundFailure> {
         if let RefusedBy::Other(refusal) = by {
             let refused = group.remove(at);
@@ -283,11 +313,19 @@ impl Lane {
         }
         self.invalidate(group);
         // Any of them may be refused for the same reason next: one query finds all replays.
-        let all = (0..group.len()).map(|at| (at, None)).collect();
-        match self.answer_known(group, all).await? {
-            0 => Err(RoundFailure::Contended),
-            _ => Ok(()),
+        let count = group.len();
+        let all = || (0..count).map(|at| (at, None)).collect();
+        if self.answer_known(group, all(), Certainty::Majority).await? > 0 {
+            return Ok(());
         }
+        if is_repeated {
+            // An index has what a majority read does not show: after an election it may be behind.
+            if self.answer_known(group, all(), Certainty::Confirmed).await? > 0 {
+                return Ok(());
+            }
+            self.confirm(vec![group[at].append.aggregate()]).await?;
+        }
+        Err(RoundFailure::Contended)
     }
 
     /// Answers the appends whose requests were appended before, and the others that have an error with
@@ -296,9 +334,11 @@ impl Lane {
         &mut self,
         group: &mut Vec<QueuedAppend>,
         candidates: Vec<(usize, Option<AppendError>)>,
+        certainty: Certainty,
     ) -> Result<usize, RoundFailure> {
         let appends: Vec<_> = candidates.iter().map(|(at, _)| &group[*at].append).collect();
-        let mut prior = lookup::prior_appends(&self.parts.context, &appends).await?;
+        let context = &self.parts.context;
+        let mut prior = lookup::prior_appends(context, &appends, certainty).await?;
         let mut answers = Vec::new();
         for (position, (at, error)) in candidates.into_iter().enumerate() {
             let answer = match (prior.remove(&position), error) {

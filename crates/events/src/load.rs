@@ -13,7 +13,7 @@ use postrider_store::{StoreError, limits, within};
 use crate::context::CollectionKind;
 use crate::error::{Flaw, LoadError};
 use crate::integer::integral;
-use crate::lookup::latest_version;
+use crate::lookup::{Certainty, latest_version};
 use crate::names::{AggregateId, AggregateName};
 use crate::state::{StreamState, is_unreadable};
 use crate::store::EventStore;
@@ -212,7 +212,7 @@ impl EventStore {
         id: &AggregateId,
     ) -> Result<i64, LoadError> {
         let aggregate = (name.clone(), id.clone());
-        let latest = latest_version(self.context(), &aggregate).await?;
+        let latest = latest_version(self.context(), &aggregate, Certainty::Majority).await?;
         match latest.state {
             StreamState::Open => Ok(latest.version),
             StreamState::Ended | StreamState::Erased => {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bson::{Bson, Document, doc};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use mongodb::options::ReadConcern;
 use postrider_store::{StoreError, limits, within};
 use uuid::Uuid;
 
@@ -25,13 +26,33 @@ const MAX_CONCURRENT_READS: usize = 8;
 /// Requests in one query.
 const REQUESTS_PER_QUERY: usize = 100;
 
+/// What a read must show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// What a majority has, as far as the primary knows. After an election it may know less than what
+    /// earlier reads have shown.
+    Majority,
+    /// All that was committed before the read: a majority confirms it, which costs it a write.
+    Confirmed,
+}
+
+impl Certainty {
+    fn read_concern(self) -> ReadConcern {
+        match self {
+            Self::Majority => ReadConcern::majority(),
+            Self::Confirmed => ReadConcern::linearizable(),
+        }
+    }
+}
+
 /// Reads the latest versions of aggregates, each by one seek of the version index.
 pub(super) async fn latest_versions(
     context: &Context,
     aggregates: Vec<AggregateKey>,
+    certainty: Certainty,
 ) -> Result<Vec<(AggregateKey, LatestVersion)>, StoreError> {
     let reading = stream::iter(aggregates).map(|aggregate| async move {
-        let latest_version = latest_version(context, &aggregate).await?;
+        let latest_version = latest_version(context, &aggregate, certainty).await?;
         Ok((aggregate, latest_version))
     });
     reading.buffer_unordered(MAX_CONCURRENT_READS).try_collect().await
@@ -41,12 +62,15 @@ pub(super) async fn latest_versions(
 pub(super) async fn latest_version(
     context: &Context,
     (name, id): &AggregateKey,
+    certainty: Certainty,
 ) -> Result<LatestVersion, StoreError> {
     let streams = context.collection(CollectionKind::Events, name.as_str());
     let finding = streams
         .find_one(doc! { AGGREGATE_ID: id.as_str() })
         .sort(doc! { VERSION: -1 })
-        .projection(doc! { VERSION: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1 });
+        .projection(doc! { VERSION: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1 })
+        .read_concern(certainty.read_concern())
+        .max_time(limits::BATCH_TIMEOUT);
     let found = within("read an aggregate's version", limits::BATCH_TIMEOUT, finding).await?;
     Ok(found.map_or_else(LatestVersion::default, |found| LatestVersion {
         version: integer(&found, VERSION),
@@ -69,6 +93,7 @@ pub(super) enum PriorAppend {
 pub(super) async fn prior_appends(
     context: &Context,
     appends: &[&PreparedAppend],
+    certainty: Certainty,
 ) -> Result<HashMap<usize, PriorAppend>, StoreError> {
     let mut of_name: HashMap<&AggregateName, Vec<usize>> = HashMap::new();
     for (position, append) in appends.iter().enumerate() {
@@ -79,7 +104,7 @@ pub(super) async fn prior_appends(
         for page in positions.chunks(REQUESTS_PER_QUERY) {
             let asked: Vec<&PreparedAppend> =
                 page.iter().map(|position| appends[*position]).collect();
-            for found in find_requests(context, name, &asked).await? {
+            for found in find_requests(context, name, &asked, certainty).await? {
                 for (position, append) in page.iter().zip(&asked) {
                     if let Some(prior_append) =
                         prior_append(append, &found, context.settings().request_ids)
@@ -97,6 +122,7 @@ async fn find_requests(
     context: &Context,
     name: &AggregateName,
     asked: &[&PreparedAppend],
+    certainty: Certainty,
 ) -> Result<Vec<Document>, StoreError> {
     let ids = || asked.iter().map(|append| Bson::from(append.append.request_id.as_str()));
     let filter = match context.settings().request_ids {
@@ -113,7 +139,12 @@ async fn find_requests(
         ID: 1, AGGREGATE_ID: 1, REQUEST_ID: 1, VERSION: 1, SIZE: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1,
     };
     let streams = context.collection(CollectionKind::Events, name.as_str());
-    let reading = async { streams.find(filter).projection(projection).await?.try_collect().await };
+    let finding = streams
+        .find(filter)
+        .projection(projection)
+        .read_concern(certainty.read_concern())
+        .max_time(limits::BATCH_TIMEOUT);
+    let reading = async { finding.await?.try_collect().await };
     within("look up a request", limits::BATCH_TIMEOUT, reading).await
 }
 

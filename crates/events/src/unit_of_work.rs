@@ -18,7 +18,7 @@ use crate::append::{Append, Appended};
 use crate::context::{CollectionKind, RequestIds};
 use crate::error::{AppendError, UnitError};
 use crate::lane::StoreParts;
-use crate::lookup::{self, PriorAppend};
+use crate::lookup::{self, Certainty, PriorAppend};
 use crate::names::{AggregateKey, AggregateName};
 use crate::prepared::{Place, PreparedAppend};
 use crate::records;
@@ -133,12 +133,19 @@ impl UnitOfWork {
         if !self.parts.context.is_ready(CollectionKind::Events, name.as_str()) {
             return Err(self.interrupted(Interruption::Unready(name)));
         }
-        let latest_version = self.latest_version(&append).await?;
         let expected = append.append.expected;
-        let is_permitted = latest_version.state.permits(append.ending);
-        let fits = is_permitted && expected.fits(latest_version.version);
+        let fits = |latest: &LatestVersion| {
+            latest.state.permits(append.ending) && expected.fits(latest.version)
+        };
+        let mut latest_version = self.latest_version(&append).await?;
+        if !fits(&latest_version) && !self.appends_to(&append) {
+            latest_version = self.read_version(&append, Certainty::Confirmed).await?;
+        }
+        let (is_permitted, fits) =
+            (latest_version.state.permits(append.ending), fits(&latest_version));
         if !fits || self.is_replay() {
-            let prior = lookup::prior_appends(&self.parts.context, &[&append]).await;
+            let certainty = if fits { Certainty::Majority } else { Certainty::Confirmed };
+            let prior = lookup::prior_appends(&self.parts.context, &[&append], certainty).await;
             let mut prior = prior.map_err(|error| self.interrupted(Interruption::Store(error)))?;
             match prior.remove(&0) {
                 Some(PriorAppend::Replayed(first)) => {
@@ -206,12 +213,28 @@ impl UnitOfWork {
         if let Some(latest_version) = self.latest_versions.get(&aggregate) {
             return Ok(*latest_version);
         }
-        // Read from a majority, not by the transaction: a failover reverts no reported conflict. The
-        // unique index refuses the rest.
-        let read = lookup::latest_version(&self.parts.context, &aggregate).await;
+        self.read_version(append, Certainty::Majority).await
+    }
+
+    /// Reads it from a majority, not by the transaction: a failover reverts no reported conflict. The
+    /// unique index refuses the rest.
+    async fn read_version(
+        &mut self,
+        append: &PreparedAppend,
+        certainty: Certainty,
+    ) -> Result<LatestVersion, UnitError> {
+        let aggregate = append.aggregate();
+        let read = lookup::latest_version(&self.parts.context, &aggregate, certainty).await;
         let latest_version = read.map_err(|error| self.interrupted(Interruption::Store(error)))?;
         self.latest_versions.insert(aggregate, latest_version);
         Ok(latest_version)
+    }
+
+    /// Whether this unit has appended to the aggregate.
+    fn appends_to(&self, append: &PreparedAppend) -> bool {
+        let aggregate = append.aggregate();
+        let mut written = self.appends.iter().filter(|given| given.place.is_some());
+        written.any(|given| given.append.aggregate() == aggregate)
     }
 
     /// The aggregate to which this unit appends the same request, if the request ids must differ.
@@ -241,10 +264,11 @@ impl UnitOfWork {
     }
 
     /// Looks up which requests an earlier call has appended.
-    pub(super) async fn find_prior(&self) -> Result<PriorUnit, StoreError> {
+    pub(super) async fn find_prior(&self, certainty: Certainty) -> Result<PriorUnit, StoreError> {
         let appends: Vec<&PreparedAppend> =
             self.appends.iter().map(|given| &given.append).collect();
-        let mut prior_appends = lookup::prior_appends(&self.parts.context, &appends).await?;
+        let mut prior_appends =
+            lookup::prior_appends(&self.parts.context, &appends, certainty).await?;
         if prior_appends.is_empty() {
             return Ok(PriorUnit::Nothing);
         }

@@ -13,6 +13,7 @@ use tracing::debug_span;
 use crate::append::Appended;
 use crate::context::CollectionKind;
 use crate::error::{AppendError, UnitError};
+use crate::lookup::Certainty;
 use crate::names::AggregateName;
 use crate::store::{EventStore, log_answer};
 use crate::transaction::{backoff, begin, end};
@@ -222,7 +223,9 @@ impl EventStore {
             UnitFailure::Work(error) => Some(error),
             UnitFailure::Guarded => None,
         };
-        let prior = match unit.find_prior().await {
+        // An index has refused an append: the prior one exists, whatever the primary shows.
+        let certainty = if error.is_none() { Certainty::Confirmed } else { Certainty::Majority };
+        let prior = match unit.find_prior(certainty).await {
             Ok(prior) => prior,
             Err(again) => return error.map_or_else(|| retry_or_fail(again), Err),
         };

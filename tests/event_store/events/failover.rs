@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::{CollectionOptions, ReadConcern};
-use postrider::events::{AppendError, Appended, EventStore, Range};
+use postrider::events::{AppendError, Appended, EventStore, Range, UnitOutcome};
 use tokio::task::JoinSet;
 
 use crate::events::util::{another, append, exactly, load};
@@ -113,4 +113,56 @@ async fn answered_appends_survive_a_rollback_whole_and_once() {
         let next = exactly(&aggregate, "next", streams.len() as i64);
         assert_eq!(store.append(next).await.unwrap().version, streams.len() as i64 + 1);
     }
+}
+
+/// As after an election: the primary has an append of which its majority reads know nothing yet.
+#[fixture::test]
+async fn conflict_is_confirmed_while_majority_reads_are_behind() {
+    let set = ReplicaSet::of(1).await;
+    let outbox = TestOutbox::at(&set.uri()).await;
+    let store = async || {
+        let client = postrider::store::connect::client(&outbox.uri).await.unwrap();
+        let store = another(&outbox, client);
+        store.append(append("first", &uuid::Uuid::new_v4().to_string())).await.unwrap();
+        store
+    };
+    let (writer, lane, unit) = (store().await, store().await, store().await);
+    writer.append(exactly("1", "a", 0)).await.unwrap();
+    let admin = set.direct(0).database("admin");
+    let hold = async |mode: &str| {
+        let command = doc! { "configureFailPoint": "disableSnapshotting", "mode": mode };
+        admin.run_command(command).await.unwrap();
+    };
+    hold("alwaysOn").await;
+    // (Its answer waits for a majority too.)
+    let late = tokio::spawn(async move { writer.append(exactly("1", "b", 1)).await });
+    let streams =
+        set.direct(0).database(&outbox.database).collection::<Document>("order_event_stream");
+    let is_written = || async {
+        streams.count_documents(doc! { "aggregateId": "1", "version": 2 }).await.unwrap() == 1
+    };
+    eventually("an append that majority reads do not show", is_written).await;
+
+    let next = tokio::spawn(async move { lane.append(exactly("1", "c", 2)).await });
+    let again = tokio::spawn(async move {
+        unit.unit_of_work(async |mut unit| unit.append(exactly("1", "b", 0)).await).await
+    });
+    let confirming = || async {
+        let asked = vec![
+            doc! { "$currentOp": {} },
+            doc! { "$match": { "command.readConcern.level": "linearizable" } },
+        ];
+        let found: Vec<Document> =
+            admin.aggregate(asked).await.unwrap().try_collect().await.unwrap();
+        found.len() == 2 || next.is_finished() || again.is_finished()
+    };
+    eventually("reads that a majority must confirm", confirming).await;
+    hold("off").await;
+
+    assert_eq!(late.await.unwrap().unwrap().version, 2);
+    assert_eq!(next.await.unwrap().unwrap().version, 3);
+    let UnitOutcome::Replayed { appended } = again.await.unwrap().unwrap() else {
+        panic!("the request was appended before");
+    };
+    assert_eq!(appended[0].version, 2);
 }

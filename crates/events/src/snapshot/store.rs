@@ -12,7 +12,7 @@ use super::document::{
 };
 use super::state::Snapshot;
 use crate::context::{CollectionKind, Context};
-use crate::lookup::latest_version;
+use crate::lookup::{Certainty, latest_version};
 use crate::names::{AggregateId, AggregateName};
 use crate::state::StreamState;
 
@@ -122,13 +122,13 @@ impl SnapshotStore {
         pipeline: &[Document],
     ) -> Result<SaveOutcome, SnapshotError> {
         let aggregate = (name.clone(), id.clone());
-        let latest = latest_version(&self.context, &aggregate).await?;
+        let latest = latest_version(&self.context, &aggregate, Certainty::Majority).await?;
         if latest.state != StreamState::Open {
             return Err(SnapshotError::Ended);
         }
         let outcome = save_once(snapshots, id, pipeline, true).await?;
         if outcome == SaveOutcome::Written {
-            let latest = latest_version(&self.context, &aggregate).await?;
+            let latest = latest_version(&self.context, &aggregate, Certainty::Majority).await?;
             if latest.state != StreamState::Open {
                 let is_erased = latest.state == StreamState::Erased;
                 let marking =
