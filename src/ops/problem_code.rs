@@ -46,6 +46,7 @@ problem_codes! {
     PayloadTooLarge "payload_too_large" "Body too large",
     PositionAhead "position_ahead" "Position is ahead",
     PositionBehind "position_behind" "Position is behind",
+    RecordErased "record_erased" "Content of the record is erased",
     RecordLeased "record_leased" "Record is leased",
     Refused "refused" "Change refused by MongoDB",
     StreamEnded "stream_ended" "Event stream has ended",

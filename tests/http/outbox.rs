@@ -227,6 +227,10 @@ async fn requeue_and_discard_require_a_permitted_status() {
     post(requeue("none")).await.is(404, "not_found");
     post(requeue("free")).await.is(409, "wrong_status");
     post(requeue("done")).await.is(409, "wrong_status");
+    let erased = |value: bool| doc! { "$set": { "erased": value } };
+    outbox.records().update_one(doc! { "_id": "done" }, erased(true)).await.unwrap();
+    post(format!("{}?redeliver=true", requeue("done"))).await.is(409, "record_erased");
+    outbox.records().update_one(doc! { "_id": "done" }, erased(false)).await.unwrap();
     assert_eq!(post(format!("{}?redeliver=true", requeue("done"))).await.status, 200);
     assert_eq!(outbox.record("done").await.get_str("status").unwrap(), "pending");
     let delete = |id| {

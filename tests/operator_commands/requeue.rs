@@ -62,6 +62,31 @@ async fn only_dead_records_are_requeued_unless_redelivery_is_requested() {
     assert!(refused.stderr.contains("only dead and done records"), "{refused}");
 }
 
+/// It has no content: its consumers would get `{}` under its type.
+#[fixture::test]
+async fn record_of_an_erased_stream_is_not_delivered_again() {
+    let outbox = TestOutbox::new().await;
+    let erased = doc! { "payload": {}, "erased": true };
+    let of = |mut record: Document| {
+        record.extend(erased.clone());
+        record
+    };
+    outbox.insert([of(with_status("d", "k", "done")), of(dead("x", "k", "refused: no"))]).await;
+    outbox.insert([dead("y", "k", "refused: no")]).await;
+
+    for command in [&["requeue", "--redeliver", "d", "x"][..], &["requeue", "d", "x"]] {
+        let refused = outbox_command(&outbox, command).await.with_code(1);
+        assert_eq!(refused.stderr.matches("its content was erased").count(), 2, "{refused}");
+    }
+    let many = outbox_command(&outbox, &["requeue", "--all", "--yes"]).await.with_code(1);
+
+    assert!(many.stderr.contains("1 have no content"), "{many}");
+    for (id, status) in [("d", "done"), ("x", "dead"), ("y", "pending")] {
+        assert_eq!(outbox.record(id).await.get_str("status").unwrap(), status, "{id}");
+    }
+    answer(&outbox, &["discard", "x"]).await;
+}
+
 #[fixture::test]
 async fn ids_of_every_kind_are_found_and_unknown_ones_change_nothing() {
     let outbox = TestOutbox::new().await;

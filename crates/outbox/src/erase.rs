@@ -1,7 +1,7 @@
 //! Erases the content of records, for the erasure of an event stream.
 //!
 //! A settled record (done or dead) keeps its place, its status and its times; its payload becomes
-//! `{}`. A record that is not settled is delivered first, or discarded. Each write is conditional: a
+//! `{}`, and it is marked, so that it is never delivered again. A record that is not settled is delivered first, or discarded. Each write is conditional: a
 //! record that is leased, or that an operator requeues meanwhile, keeps its payload.
 
 use bson::{Bson, Document, doc};
@@ -12,7 +12,7 @@ use postrider_store::{StoreError, limits, within};
 use uuid::Uuid;
 
 use crate::collections::{Collections, ID_INDEX, names};
-use crate::fields::{DEAD, DONE, HEADERS, ID, PAYLOAD, SCHEDULED, STATUS, exactly};
+use crate::fields::{DEAD, DONE, ERASED, HEADERS, ID, PAYLOAD, SCHEDULED, STATUS, exactly};
 use crate::redrive::unleased;
 
 /// The most ids in one command.
@@ -38,7 +38,7 @@ pub struct ErasedRecords {
     pub emptied: u64,
     /// Records that were removed.
     pub discarded: u64,
-    /// Records that have their payload still: not settled, or changed meanwhile.
+    /// Records that were not erased: not settled, or changed meanwhile.
     pub left: u64,
 }
 
@@ -98,7 +98,7 @@ impl RecordEraser {
         for header in TRACE_HEADERS {
             headers.insert(format!("{HEADERS}.{header}"), "");
         }
-        let change = doc! { "$set": { PAYLOAD: {} }, "$unset": headers };
+        let change = doc! { "$set": { PAYLOAD: {}, ERASED: true }, "$unset": headers };
         let statements = vec![doc! { "q": settled, "u": change, "multi": true, "hint": { ID: 1 } }];
         let action = "erase records";
         let name = self.collections.name(names::RECORDS);
@@ -108,11 +108,11 @@ impl RecordEraser {
         Ok(written.matched)
     }
 
-    /// Counts by the payload too: a record may have settled after the update.
+    /// Counts by the mark too: a record may have settled after the update.
     async fn left(&self, batch: &Document) -> Result<u64, StoreError> {
         let left = doc! { ID: batch, "$or": [
             { STATUS: { "$nin": [DONE, DEAD] } },
-            { PAYLOAD: { "$ne": {} } },
+            { ERASED: { "$ne": true } },
         ] };
         let records = self.collections.records();
         let counting = records.count_documents(left).hint(Hint::Name(ID_INDEX.to_owned()));

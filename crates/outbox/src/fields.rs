@@ -46,6 +46,9 @@ texts! {
     BLOCKS = "blocks",
 }
 
+/// Marks a record whose content an erasure has removed. No relay reads it.
+pub const ERASED: &str = "erased";
+
 texts! {
     /// All statuses.
     STATUSES:

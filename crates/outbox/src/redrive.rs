@@ -18,8 +18,8 @@ use postrider_store::{ServerClock, StoreError, limits, within};
 
 use crate::collections::Collections;
 use crate::fields::{
-    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ID, KEY, LEASE_CRASHES, LEASE_ID,
-    LEASE_OWNER, LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
+    ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ERASED, ID, KEY, LEASE_CRASHES,
+    LEASE_ID, LEASE_OWNER, LEASE_UNTIL, PENDING, SCHEDULED, SEQ, STATUS, VISIBLE_AT, exactly,
 };
 use crate::filter::{add_texts, invalid};
 use crate::inspect::{DEAD_INDEX, Inspector};
@@ -37,7 +37,7 @@ const BATCH_SIZE: usize = 1_000;
 /// The change to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redrive {
-    /// Dead records become pending again.
+    /// Dead records become pending again, unless their content was erased.
     Requeue,
     /// The same, and delivered ones too: their consumers see them twice.
     Redeliver,
@@ -83,6 +83,8 @@ pub struct RedriveResult {
     pub matched: u64,
     /// Records changed: fewer if another instance was first, or if a record cannot be changed.
     pub changed: u64,
+    /// Records whose content was erased with their stream.
+    pub erased: u64,
     /// Records too close to 16 MiB to be changed.
     pub too_large: u64,
     /// Records that MongoDB rejects.
@@ -94,6 +96,10 @@ pub struct RedriveResult {
 impl RedriveResult {
     /// Describes what was not changed and why, with the remedy; `None` if all was changed.
     pub fn left(&self) -> Option<String> {
+        let erased = (self.erased > 0).then(|| {
+            let count = self.erased;
+            format!("{count} have no content, since their streams were erased; discard them")
+        });
         let too_large = (self.too_large > 0).then(|| {
             let count = self.too_large;
             format!(
@@ -108,7 +114,7 @@ impl RedriveResult {
                  outbox_records to permit the change"
             )
         });
-        let left: Vec<String> = too_large.into_iter().chain(refused).collect();
+        let left: Vec<String> = erased.into_iter().chain(too_large).chain(refused).collect();
         (!left.is_empty()).then(|| left.join("; "))
     }
 
@@ -133,6 +139,8 @@ pub enum RedriveRefusal {
     },
     /// The change does not apply to its status: a known one, or a description of an invalid one.
     Status(String),
+    /// Its content was erased with its stream.
+    Erased,
     /// The document is too close to 16 MiB to be changed.
     TooLarge,
     /// The server rejects the change with this code, because of a foreign validator.
@@ -154,6 +162,11 @@ impl RedriveRefusal {
                 let until = until.and_then(rfc3339).map(|until| format!(" until {until}"));
                 let until = until.unwrap_or_default();
                 format!("it is leased{until} by an instance that delivers it; try again after that")
+            }
+            Self::Erased => {
+                "its content was erased with its event stream, so it cannot be delivered again; \
+                 it can be discarded, unless it is done"
+                    .to_owned()
             }
             Self::TooLarge => {
                 "it is too close to MongoDB's limit of 16 MiB to be changed; shorten its \
@@ -264,7 +277,7 @@ impl Redriver {
         }
         let find = records
             .find(filter)
-            .projection(doc! { ID: 1, KEY: 1 })
+            .projection(doc! { ID: 1, KEY: 1, ERASED: 1 })
             .sort(doc! { SEQ: 1 })
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
@@ -273,16 +286,20 @@ impl Redriver {
         let mut cursor = self.collections.by_index(chosen.index(), found).await?;
         let mut redriven = RedriveResult::default();
         loop {
-            let mut rounds = Rounds::default();
+            let (mut rounds, before) = (Rounds::default(), redriven.erased);
             while rounds.count < BATCH_SIZE
                 && within("select records", limits::REPORT_TIMEOUT, cursor.advance()).await?
             {
-                rounds.add(cursor.current());
+                if redrive.spares(cursor.current()) {
+                    redriven.erased += 1;
+                } else {
+                    rounds.add(cursor.current());
+                }
             }
+            redriven.matched += rounds.count as u64 + redriven.erased - before;
             if rounds.count == 0 {
                 return Ok(redriven);
             }
-            redriven.matched += rounds.count as u64;
             self.write_all(redrive, &rounds.ids, &mut redriven).await?;
         }
     }
@@ -351,10 +368,11 @@ impl Redrive {
     /// Matches records that can be changed.
     fn filter(self) -> Document {
         match self {
-            Self::Requeue => doc! { STATUS: exactly(DEAD) },
-            Self::Redeliver => {
-                doc! { "$or": [{ STATUS: exactly(DEAD) }, { STATUS: exactly(DONE) }] }
-            }
+            Self::Requeue => doc! { STATUS: exactly(DEAD), ERASED: { "$ne": true } },
+            Self::Redeliver => doc! {
+                "$or": [{ STATUS: exactly(DEAD) }, { STATUS: exactly(DONE) }],
+                ERASED: { "$ne": true },
+            },
             Self::Discard => doc! { "$or": [
                 { STATUS: exactly(DEAD) },
                 { STATUS: exactly(SCHEDULED) },
@@ -362,6 +380,11 @@ impl Redrive {
                 invalid(),
             ] },
         }
+    }
+
+    /// Whether it does not change this record, because its content was erased.
+    fn spares(self, record: &RawDocument) -> bool {
+        self != Self::Discard && matches!(record.get_bool(ERASED), Ok(true))
     }
 }
 
@@ -404,7 +427,11 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<RedriveRefusal> {
                 .then(|| RedriveRefusal::Status("without a status".to_owned()));
         }
     };
+    let is_erased = matches!(record.get_bool(ERASED), Ok(true));
     match (redrive, status) {
+        (Redrive::Requeue | Redrive::Redeliver, DEAD | DONE) if is_erased => {
+            Some(RedriveRefusal::Erased)
+        }
         (Redrive::Discard, PENDING) => {
             Some(RedriveRefusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
         }

@@ -90,7 +90,7 @@ pub(super) struct RequeueQuery {
     responses(
         (status = 200, description = "the record was requeued", body = RequeueAnswer),
         (status = 404, description = "`not_found`: no record has this id"),
-        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is not dead (or, with `redeliver`, not done); `too_large`: it has no room for the change; `refused`: MongoDB refused the change"),
+        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is not dead (or, with `redeliver`, not done); `record_erased`: its content was erased with its stream; `too_large`: it has no room for the change; `refused`: MongoDB refused the change"),
     ),
 )]
 pub(super) async fn requeue_outbox_record(
@@ -148,6 +148,7 @@ fn refused(redrive: Redrive, id: &str, refusal: &RedriveRefusal) -> Problem {
     let code = match refusal {
         RedriveRefusal::Missing => return unknown_record(id),
         RedriveRefusal::Leased { .. } => ProblemCode::RecordLeased,
+        RedriveRefusal::Erased => ProblemCode::RecordErased,
         RedriveRefusal::TooLarge => ProblemCode::TooLarge,
         RedriveRefusal::Server(_) => ProblemCode::Refused,
         RedriveRefusal::Status(_) => ProblemCode::WrongStatus,

@@ -7,6 +7,8 @@ use postrider::events::{
     Append, ErasureCounts, ErasureState, EventStore, NewEvent, PendingRecords,
 };
 use postrider::names::AggregateName;
+use postrider::outbox::redrive::{Redrive, RedriveRefusal, Redriver};
+use postrider::outbox::undecoded::RawId;
 use postrider::snapshot::{Snapshot, SnapshotStore};
 
 use crate::ending::util::{
@@ -66,6 +68,15 @@ async fn erasure_empties_events_snapshot_and_settled_records() {
     assert!(snapshot.get_bool("deleted").unwrap());
     assert_eq!(snapshot.get_document("state").unwrap(), &doc! {});
     assert!(open_erasures(&test).await.is_empty());
+    // What is left of a message is not sent again under its type.
+    let redriver = Redriver::new(test.outbox.admin.clone());
+    for record in &test.records("1").await[..6] {
+        let id = RawId::from(record.get("_id").unwrap());
+        for redrive in [Redrive::Redeliver, Redrive::Requeue] {
+            let done = redriver.redrive(redrive, std::slice::from_ref(&id)).await.unwrap();
+            assert_eq!(done, Err(RedriveRefusal::Erased), "{record}");
+        }
+    }
     // The same request again has the same state.
     let again = erase(&other_store(&test).await, "x").await.unwrap();
     assert_eq!((again.state, again.erased, again.replayed), (ErasureState::Complete, counts, true));
