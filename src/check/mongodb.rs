@@ -22,7 +22,8 @@ const STANDALONE: &str = "MongoDB is a standalone server, which has neither tran
 
 /// All findings about MongoDB. Without the first one the others are skipped.
 pub(super) async fn probe(plan: &Resolved) -> Vec<Finding> {
-    let reaching = connect::reach(&plan.mongo, &plan.database);
+    let databases = plan.databases();
+    let reaching = connect::reach(&plan.mongo, &databases);
     // The driver times out first, with a better error, unless the URI says otherwise.
     let (client, topology) = match timeout(PROBE_TIMEOUT + PROBE_TIMEOUT / 5, reaching).await {
         Ok(Ok(reached)) => reached,
@@ -106,6 +107,9 @@ async fn append_path(plan: &Resolved, client: &Client, admin: &Database) -> Vec<
 
 /// Why MongoDB is not reached; for a user without any privilege in the database, also those missing.
 async fn unreached(plan: &Resolved, error: &StoreError) -> Vec<Finding> {
+    if let StoreError::Deployment { action, detail, remedy } = error {
+        return vec![Finding::bad(NAME, format!("failed to {action}: {detail}"), remedy)];
+    }
     if error.code() != Some(UNAUTHORIZED) {
         return vec![Finding::bad(NAME, chain(error), remedy(error))];
     }
@@ -218,6 +222,9 @@ fn remedy(error: &StoreError) -> &'static str {
     match error {
         error if error.code() == Some(UNAUTHORIZED) => {
             "grant the user the privileges that the check `privileges` lists"
+        }
+        StoreError::DatabaseCase { .. } => {
+            "write the name of the existing database in mongo.uri, mongo.database or the keys of its parts"
         }
         error if error.is_refusal() => "correct the user, password or authSource in mongo.uri",
         error if mentions(error, &["certificate", "tls", "ssl"]) => {

@@ -1,14 +1,13 @@
 //! Checks that enough members are up for a majority, which every settling write waits for.
 
 use ::mongodb::Database;
-use ::mongodb::options::ConnectionString;
 use bson::{Bson, Document, doc};
 
 use crate::check::finding::Finding;
 use crate::check::members::{SetMember, holders, hosts};
 use crate::config::Resolved;
-use crate::store::StoreError;
 use crate::store::connect::ask;
+use crate::store::{StoreError, uri};
 
 pub(super) const NAME: &str = "replica set";
 
@@ -25,8 +24,8 @@ pub(super) async fn probe(
     match ask(admin, "read the states of the members", doc! { "replSetGetStatus": 1 }).await {
         Ok(status) => Ok(by_status(&status)),
         Err(error) if error.is_refusal() => {
-            let direct = ConnectionString::parse(&*plan.mongo.uri_with_login())
-                .is_ok_and(|uri| uri.direct_connection == Some(true));
+            let direct = uri::read(&plan.mongo.uri_with_login())
+                .is_ok_and(|uri| uri.parsed.direct_connection == Some(true));
             Ok(by_answers(hello, members, direct))
         }
         Err(error) => Err(error),

@@ -21,7 +21,7 @@ pub(super) async fn open(plan: &Resolved) -> Result<EventStore, Failure> {
 
 /// Opens the outbox of a configuration, which is complete.
 pub(super) async fn outbox(plan: &Resolved) -> Result<Collections, Failure> {
-    let reached = connect::reach(&plan.mongo, &plan.database).await;
+    let reached = connect::reach(&plan.mongo, &[&plan.database]).await;
     let (client, topology) = reached.map_err(anyhow::Error::from)?;
     if topology == Topology::Standalone {
         return Err(Failure::Failed(RunError::Standalone.into()));

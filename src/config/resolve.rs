@@ -70,6 +70,22 @@ pub struct Resolved {
     pub warnings: Vec<String>,
 }
 
+impl Resolved {
+    /// The databases that this process uses; the outbox's is the first.
+    pub fn databases(&self) -> Vec<&str> {
+        let ContextSettings { events, snapshots, prepare, .. } = &self.context;
+        let of_events = [events, snapshots, prepare].map(String::as_str);
+        let is_used = self.events_enabled || self.feed.is_some();
+        let mut databases = vec![self.database.as_str()];
+        for name in of_events.into_iter().filter(|_| is_used) {
+            if !databases.contains(&name) {
+                databases.push(name);
+            }
+        }
+        databases
+    }
+}
+
 /// Applies every rule.
 ///
 /// # Errors
@@ -168,7 +184,7 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
         feed: config.feed.enabled.then(|| config.feed.clone()),
         api,
         ops_listen: config.ops.listen.clone(),
-        warnings: warnings(config),
+        warnings: uri.and_then(|uri| uri.warning()).into_iter().chain(warnings(config)).collect(),
     })
 }
 

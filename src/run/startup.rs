@@ -98,7 +98,7 @@ async fn until_reached(plan: &Resolved, health: &Health) -> Result<Collections, 
 
 /// Connects to MongoDB and reads the privileges of the user.
 async fn reach(plan: &Resolved) -> Result<(Client, Topology, Access), StoreError> {
-    let (client, topology) = connect::reach(&plan.mongo, &plan.database).await?;
+    let (client, topology) = connect::reach(&plan.mongo, &plan.databases()).await?;
     // Missing privileges for the schema are reported when there is something to create. Without the
     // privilege to follow, the relay polls; without the privilege to write names, the instance has
     // none.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use mongodb::options::ConnectionString;
 use postrider_settings::secret::{SecretUri, read_password};
 use postrider_settings::{Rules, TlsConfig, quoted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::connect::MongoEndpoint;
-use crate::driver_text;
+use crate::uri;
 
 /// The limit of MongoDB for a database's name, in bytes.
 const MAX_DATABASE_BYTES: usize = 63;
@@ -25,7 +24,7 @@ const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MongoConfig {
-    /// The URI of MongoDB, as for any driver. Required, unless `mongo.source` selects a named one.
+    /// The URI of MongoDB, as for any driver. Required, unless `mongo.source` selects a named one. Postrider connects to the members of a replica set by the names in `rs.conf()`, which must resolve here; with `directConnection=true` it uses only the host of the URI. Options that have no effect here, such as `compressors` and `socketTimeoutMS`, are ignored with a warning.
     #[schemars(example = &"mongodb://user:password@host1:27017,host2:27017/app?replicaSet=rs0")]
     pub uri: Option<SecretUri>,
     /// The name of the URI that is used if `mongo.uri` is not set.
@@ -87,6 +86,12 @@ impl ChosenUri {
         let (_, name) = hosts.split_once('/')?;
         (!name.is_empty()).then_some(name)
     }
+
+    /// What an operator should know of the URI: the options that have no effect.
+    pub fn warning(&self) -> Option<String> {
+        let warning = uri::read(self.uri.expose()).ok()?.warning()?;
+        Some(format!("{}: {warning}", self.key))
+    }
 }
 
 impl MongoConfig {
@@ -113,11 +118,8 @@ impl MongoConfig {
             return None;
         };
         // With the login: some mechanisms of the URI need a user.
-        if let Err(detail) = chosen.uri.check(|uri| parse_uri(&self.with_login(uri))) {
-            rules.wrong(
-                &chosen.key,
-                format!("invalid MongoDB URI: {detail}; write it as mongodb://host:27017/database"),
-            );
+        if let Err(detail) = chosen.uri.check(|uri| uri::read(&self.with_login(uri))) {
+            rules.wrong(&chosen.key, format!("invalid MongoDB URI: {detail}"));
         }
         Some(chosen)
     }
@@ -137,8 +139,9 @@ impl MongoConfig {
         let mut endpoint = MongoEndpoint::from(&chosen.uri);
         rules.within("mongo", |rules| {
             if let Some(username) = &self.username {
-                let parsed = ConnectionString::parse(chosen.uri.expose());
-                if parsed.is_ok_and(|uri| uri.credential.is_some_and(|it| it.username.is_some())) {
+                let read = uri::read(chosen.uri.expose());
+                let credential = read.ok().and_then(|uri| uri.parsed.credential);
+                if credential.is_some_and(|it| it.username.is_some()) {
                     let detail = format!("{} also sets a user; remove one of the two", chosen.key);
                     rules.wrong("username", detail);
                 }
@@ -183,19 +186,6 @@ pub fn check_database_name(name: &str) -> Result<(), String> {
             .to_owned());
     }
     Ok(())
-}
-
-/// Parses a URI as the driver does, except for input on which the driver panics: a `%` in user or
-/// password before a character that is not ASCII.
-fn parse_uri(uri: &str) -> Result<(), String> {
-    let is_escape = |behind: &str| {
-        let digits = behind.as_bytes().get(..2);
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
-    if !uri.split('%').skip(1).all(is_escape) {
-        return Err("it contains a % that starts no escape sequence; write %25".to_owned());
-    }
-    ConnectionString::parse(uri).map(drop).map_err(|error| driver_text(&error))
 }
 
 #[cfg(test)]

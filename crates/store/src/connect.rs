@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bson::{Document, doc};
+use mongodb::error::ErrorKind;
 use mongodb::options::{
     Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReadPreference,
     SelectionCriteria, ServerAddress, Tls, TlsOptions, WriteConcern,
@@ -14,8 +15,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use postrider_settings::TlsConfig;
 use postrider_settings::secret::{SecretText, SecretUri};
 
+use crate::driver_text::{set_without_servers, unresolved_member};
 use crate::error::{StoreError, within};
-use crate::{limits, metrics};
+use crate::{limits, metrics, uri};
 
 /// Timeout of the server selection, unless the URI sets `serverSelectionTimeoutMS`. Below every
 /// limit in [`limits`](crate::limits), so that the driver's message reaches the log.
@@ -165,11 +167,13 @@ pub async fn member(
 }
 
 async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> {
-    let parsed = ClientOptions::parse(&*endpoint.uri_with_login()).await;
-    let mut options = parsed.map_err(|source| StoreError::Driver {
+    let invalid = |source: mongodb::error::Error| StoreError::Driver {
         action: "read the MongoDB URI",
         source: Box::new(source),
-    })?;
+    };
+    let uri = uri::read(&endpoint.uri_with_login());
+    let uri = uri.map_err(|detail| StoreError::Uri { detail })?;
+    let mut options = ClientOptions::parse(&uri.text).await.map_err(invalid)?;
     options.tls = endpoint.tls_options().or(options.tls);
     options.selection_criteria = Some(primary());
     options.read_concern = Some(ReadConcern::majority());
@@ -200,18 +204,108 @@ pub enum Topology {
     Sharded,
 }
 
-/// Opens a client and detects the topology.
+/// Opens a client, detects the topology, and checks the names of the databases, of which at least
+/// one is given.
 ///
 /// # Errors
 ///
-/// Those of [`client`] and [`topology`].
+/// Those of [`client`] and [`topology`]; [`StoreError::Deployment`] if the URI describes another
+/// deployment; [`StoreError::DatabaseCase`] if the name of a database differs in case from an
+/// existing one.
 pub async fn reach(
-    endpoint: impl Into<MongoEndpoint>,
-    database: &str,
+    endpoint: &MongoEndpoint,
+    databases: &[&str],
 ) -> Result<(Client, Topology), StoreError> {
     let client = client(endpoint).await?;
-    let topology = topology(&client.database(database)).await?;
+    let first = databases.first().copied().unwrap_or("admin");
+    let topology = match topology(&client.database(first)).await {
+        Ok(topology) => topology,
+        Err(error) => return Err(explain(endpoint, error).await),
+    };
+    check_case(&client, databases).await?;
     Ok((client, topology))
+}
+
+/// What [`reach`] does, for errors.
+const CONNECT: &str = "connect to MongoDB";
+
+/// Refuses a name that differs in case from that of an existing database, before something is written
+/// there. What the user may not list is not checked.
+async fn check_case(client: &Client, databases: &[&str]) -> Result<(), StoreError> {
+    let command = doc! { "listDatabases": 1, "nameOnly": true, "authorizedDatabases": true };
+    let Ok(listed) = ask(&client.database("admin"), "list the databases", command).await else {
+        return Ok(());
+    };
+    let listed = listed.get_array("databases").into_iter().flatten();
+    for existing in listed.filter_map(|it| it.as_document()?.get_str("name").ok()) {
+        let differs =
+            |wanted: &&&str| **wanted != existing && wanted.eq_ignore_ascii_case(existing);
+        if let Some(wanted) = databases.iter().find(differs) {
+            let (wanted, existing) = ((*wanted).to_owned(), existing.to_owned());
+            return Err(StoreError::DatabaseCase { action: CONNECT, wanted, existing });
+        }
+    }
+    Ok(())
+}
+
+/// How long a host of the URI may take to say what it is, after the selection of a server has failed.
+const SAY_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// Finds out why no server can be selected, if the URI describes another deployment.
+async fn explain(endpoint: &MongoEndpoint, error: StoreError) -> StoreError {
+    let StoreError::Driver { source, .. } = &error else { return error };
+    let ErrorKind::ServerSelection { message, .. } = source.kind.as_ref() else { return error };
+    let Ok(uri) = uri::read(&endpoint.uri_with_login()) else { return error };
+    let hosts: Vec<String> = uri.hosts().iter().map(ToString::to_string).collect();
+    if let Some((set, member)) = unresolved_member(message, &hosts)
+        && let Some(host) = hosts.first()
+    {
+        return StoreError::Deployment {
+            action: CONNECT,
+            detail: format!(
+                "the replica set {set} calls its member {member} (`rs.conf()`), which does not \
+                 resolve here"
+            ),
+            remedy: format!(
+                "make the name resolve on this host, or add directConnection=true to mongo.uri to \
+                 use only {host}"
+            ),
+        };
+    }
+    if let Some(set) = set_without_servers(message) {
+        for host in &hosts {
+            if let Some((detail, remedy)) = differs(endpoint, host, set).await {
+                return StoreError::Deployment { action: CONNECT, detail, remedy };
+            }
+        }
+    }
+    error
+}
+
+/// Asks a host what it is. Returns how that differs from a member of this replica set, and the remedy.
+async fn differs(endpoint: &MongoEndpoint, host: &str, set: &str) -> Option<(String, String)> {
+    let asking = async {
+        let admin = member(endpoint, host, SAY_TIMEOUT).await.ok()?.database("admin");
+        admin.run_command(doc! { "hello": 1 }).await.ok()
+    };
+    let hello = tokio::time::timeout(SAY_TIMEOUT, asking).await.ok().flatten()?;
+    Some(match kind(&hello) {
+        Ok(Topology::Standalone) => (
+            format!("{host} answers, but as a standalone server, not as a member of {set}"),
+            "make it a replica set (mongod --replSet, then rs.initiate() in mongosh), or remove \
+             replicaSet from mongo.uri"
+                .to_owned(),
+        ),
+        Ok(Topology::ReplicaSet(other)) => (
+            format!("{host} is a member of the replica set {other}, not of {set}"),
+            format!("correct mongo.uri: replicaSet={other}"),
+        ),
+        Ok(Topology::Sharded) => (
+            format!("{host} is a mongos, not a member of {set}"),
+            "remove replicaSet from mongo.uri".to_owned(),
+        ),
+        Err(_) => return None,
+    })
 }
 
 /// Detects the topology. It is the first proof that the server answers and accepts the login.
@@ -220,7 +314,7 @@ pub async fn reach(
 ///
 /// No answer, or a refusal: invalid credentials, or no privilege to read.
 pub async fn topology(database: &Database) -> Result<Topology, StoreError> {
-    let hello = ask(database, "connect to MongoDB", doc! { "hello": 1 }).await?;
+    let hello = ask(database, CONNECT, doc! { "hello": 1 }).await?;
     let kind = kind(&hello)?;
     // `hello` does not require a login; this command does.
     let first = doc! { "listCollections": 1, "nameOnly": true, "authorizedCollections": true };

@@ -15,7 +15,10 @@ pub fn driver_text(error: &DriverError) -> String {
         }
         ErrorKind::InvalidArgument { message, .. } => message.clone(),
         ErrorKind::DnsResolve { message, .. } => of_dns(message),
-        ErrorKind::Authentication { message, .. } => message.trim_end_matches('.').to_owned(),
+        ErrorKind::Authentication { message, .. } => format!(
+            "{}: the user or its password is wrong, or the user is in another database (authSource)",
+            message.trim_end_matches('.')
+        ),
         ErrorKind::Io(error) => of_io(error),
         ErrorKind::Write(WriteFailure::WriteError(error)) => {
             format!("MongoDB rejected the write (code {})", error.code)
@@ -61,8 +64,7 @@ fn selection(message: &str) -> String {
         });
         each.collect::<Vec<_>>().join("; ")
     };
-    let set = message.split_once("Set Name: ").and_then(|(_, rest)| rest.split([',', ' ']).next());
-    match (servers.as_slice(), set) {
+    match (servers.as_slice(), set_name(message)) {
         ([], Some(set)) => {
             format!("cannot connect to MongoDB: no host of the URI is in the replica set {set}")
         }
@@ -72,6 +74,32 @@ fn selection(message: &str) -> String {
         }
         (some, _) => format!("cannot reach a primary of MongoDB: {}", each(some)),
     }
+}
+
+/// Returns the name of the replica set, and the address of the first server that does not resolve and
+/// that is not one of the `known`: only the replica set calls a member by it.
+pub(crate) fn unresolved_member<'a>(
+    message: &'a str,
+    known: &[String],
+) -> Option<(&'a str, &'a str)> {
+    const UNRESOLVED: &str = "failed to lookup address information";
+    let set = set_name(message)?;
+    let mut servers = message.split("{ Address: ").skip(1).filter_map(server);
+    let (address, _) = servers.find(|(address, state)| {
+        let is_known = known.iter().any(|known| known == address);
+        !is_known && state.as_ref().is_err_and(|error| error.contains(UNRESOLVED))
+    })?;
+    Some((set, address))
+}
+
+/// Returns the name of the replica set, if no server is left in it.
+pub(crate) fn set_without_servers(message: &str) -> Option<&str> {
+    let is_empty = !message.contains("{ Address: ");
+    set_name(message).filter(|_| is_empty)
+}
+
+fn set_name(message: &str) -> Option<&str> {
+    message.split_once("Set Name: ").and_then(|(_, rest)| rest.split([',', ' ']).next())
 }
 
 /// Returns address, and type or error, of one server of the topology.
@@ -158,6 +186,24 @@ mod tests {
                                ReplicaSetNoPrimary, Set Name: rs9 }";
         let said = "cannot connect to MongoDB: no host of the URI is in the replica set rs9";
         assert_eq!(selection(without_servers), said);
+    }
+
+    #[test]
+    fn member_that_only_the_replica_set_knows_is_found() {
+        const UNRESOLVED: &str = "Kind: I/O error: failed to lookup address information: Name or \
+                                  service not known, labels: {}, source: None";
+        let unknown =
+            format!("{{ Address: mongo-rs0-1:27317, Type: Unknown, Error: {UNRESOLVED} }}");
+        let down = format!("{{ Address: b:2, Type: Unknown, Error: {DOWN} }}");
+        let known = ["127.0.0.1:27317".to_owned()];
+
+        let message = topology(&[unknown.clone(), down.clone()].join(", "));
+        assert_eq!(unresolved_member(&message, &known), Some(("rs0", "mongo-rs0-1:27317")));
+        let of_the_uri = ["mongo-rs0-1:27317".to_owned()];
+        assert_eq!(unresolved_member(&topology(&unknown), &of_the_uri), None);
+        assert_eq!(unresolved_member(&topology(&down), &known), None);
+        assert_eq!(set_without_servers(&topology("")), Some("rs0"));
+        assert_eq!(set_without_servers(&topology(&down)), None);
     }
 
     #[test]

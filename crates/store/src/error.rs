@@ -39,6 +39,35 @@ pub enum StoreError {
         /// The timeout.
         limit: Duration,
     },
+    /// The URI cannot be used.
+    #[error("failed to read the MongoDB URI: {detail}")]
+    Uri {
+        /// What is wrong, and what to do.
+        detail: String,
+    },
+    /// The deployment is not the one that the configuration describes.
+    #[error("failed to {action}: {detail}; {remedy}")]
+    Deployment {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// What differs.
+        detail: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// There is a database whose name differs in case only, which MongoDB refuses.
+    #[error(
+        "failed to {action}: MongoDB has a database {existing:?}, and refuses a name that differs \
+         in case only ({wanted:?}); correct the name of the database in the configuration"
+    )]
+    DatabaseCase {
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// The configured name.
+        wanted: String,
+        /// The name that exists.
+        existing: String,
+    },
     /// The server's response was invalid.
     #[error("failed to {action}: unexpected response: {detail}")]
     Answer {
@@ -151,8 +180,8 @@ impl StoreError {
     pub fn is_permanent(&self) -> bool {
         /// Unauthorized, AuthenticationFailed, IndexOptionsConflict, IndexKeySpecsConflict,
         /// InvalidNamespace, CommandNotFound, IllegalOperation, InvalidOptions,
-        /// DocumentValidationFailure, AtlasError.
-        const PERMANENT: [i32; 10] = [13, 18, 85, 86, 73, 59, 20, 72, 121, 8000];
+        /// DocumentValidationFailure, AtlasError, DatabaseDifferCase.
+        const PERMANENT: [i32; 11] = [13, 18, 85, 86, 73, 59, 20, 72, 121, 8000, 13297];
         match self {
             Self::Driver { source, .. } => match source.kind.as_ref() {
                 ErrorKind::Authentication { .. }
@@ -161,8 +190,9 @@ impl StoreError {
                 | ErrorKind::InvalidTlsConfig { .. } => true,
                 _ => driver_code(source).is_some_and(|code| PERMANENT.contains(&code)),
             },
-            Self::TimedOut { .. } | Self::Answer { .. } => false,
+            Self::TimedOut { .. } | Self::Answer { .. } | Self::Deployment { .. } => false,
             Self::Refused { .. } | Self::NoIndex { .. } => true,
+            Self::Uri { .. } | Self::DatabaseCase { .. } => true,
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod read;
 pub mod schema;
 pub mod text;
 pub mod transaction;
+pub mod uri;
 pub mod write;
 
 pub use clock::ServerClock;

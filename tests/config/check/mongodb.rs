@@ -62,7 +62,7 @@ async fn a_replica_set_of_another_name_is_reported() {
 
     let found = check_uri(&format!("mongodb://{host}/app?{options}")).await;
 
-    found.only("mongodb", "", "replicaSet");
+    found.only("mongodb", "is a member of the replica set rs0, not of other", "replicaSet=rs0");
 }
 
 #[fixture::test]
@@ -156,7 +156,11 @@ async fn a_refused_login_differs_from_a_missing_one() {
 
     let (wrong, stranger) = (check_uri(&wrong).await, check_uri(&stranger).await);
 
-    wrong.only("mongodb", "", "correct the user, password or authSource");
+    wrong.only(
+        "mongodb",
+        "the user is in another database (authSource)",
+        "correct the user, password or authSource",
+    );
     stranger.only("mongodb", "requires authentication", "set a user in mongo.uri");
     for found in [wrong, stranger] {
         let detail = found.of("mongodb")["detail"].as_str().unwrap();
@@ -169,8 +173,15 @@ async fn a_standalone_server_has_the_remedy_of_a_replica_set() {
     let server = Mongod::standalone().await;
     let outbox = TestOutbox::at(&server.uri("", "")).await;
 
-    let found = check_uri(&server.uri("", &outbox.database)).await;
+    let uri = server.uri("", &outbox.database);
+    let found = check_uri(&uri).await;
+    let mark = if uri.contains('?') { '&' } else { '?' };
+    let as_member = format!("{uri}{mark}replicaSet=rs9&serverSelectionTimeoutMS=500");
+    let as_member = check_uri(&as_member).await;
 
+    let host = host_of(&uri);
+    let detail = format!("{host} answers, but as a standalone server, not as a member of rs9");
+    as_member.only("mongodb", &detail, "remove replicaSet from mongo.uri");
     found.only("replica set", "standalone", "rs.initiate()");
     found.is_good("mongodb", "a standalone server");
     assert!(!found.names().contains(&"clocks"), "{:?}", found.names());
