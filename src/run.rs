@@ -10,6 +10,7 @@
 //! A part that ends on its own ends the process with failure.
 
 mod error;
+mod guarding;
 mod health;
 mod instance;
 mod pushing;
@@ -59,6 +60,9 @@ const SEQUENCER: &str = "the sequencer of the feed";
 
 /// Name of a part, for the error when it ends on its own.
 const PUSHER: &str = "the pusher of subscriptions";
+
+/// Name of a part, for the error when it ends on its own.
+const GUARD: &str = "the search for settings that lose documents";
 
 /// Interval of histogram upkeep if no client scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -156,7 +160,7 @@ async fn work(
         prepared = prepare(plan, id, name, health) => prepared?,
         () = stop.cancelled() => return Ok(()),
     };
-    let instance = Instance::start(plan, id, prepared, stop);
+    let instance = Instance::start(plan, id, prepared, health, stop);
     watch_store(health, instance.heartbeat.pulse());
     if let Some(status) = &instance.sequencing.status {
         watch_feed(health, status.clone());
@@ -203,6 +207,7 @@ async fn serve_only(mut instance: Instance, stop: &CancellationToken) -> Result<
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
         _ = &mut instance.erasing => Err(RunError::Uninvited("the eraser of streams")),
         () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
+        _ = &mut instance.guarding => Err(RunError::Uninvited(GUARD)),
     };
     // (No records are drained: there is time.)
     instance.leave(Instant::now() + SHUTDOWN_GRACE).await;
@@ -242,6 +247,7 @@ async fn relay(
         () = instance.sequencing.ended() => Err(RunError::Uninvited(SEQUENCER)),
         _ = &mut instance.erasing => Err(RunError::Uninvited("the eraser of streams")),
         () = instance.pushing.ended() => Err(RunError::Uninvited(PUSHER)),
+        _ = &mut instance.guarding => Err(RunError::Uninvited(GUARD)),
         () = keeping => Err(RunError::Uninvited("the refresh of owned partitions")),
         () = counting => Err(RunError::Uninvited("the survey of the outbox")),
         () = follow(follower, health, stop) => {

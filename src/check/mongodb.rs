@@ -2,7 +2,7 @@
 
 use ::mongodb::{Client, Database};
 use bson::{Document, doc};
-use futures_util::future::join5;
+use futures_util::future::{join, join5};
 use tokio::time::timeout;
 
 use crate::check::finding::{Finding, PROBE_TIMEOUT};
@@ -194,7 +194,8 @@ async fn schema_and_privileges(
     admin: &Database,
     collections: &Collections,
 ) -> (Finding, Finding) {
-    let found = timeout(PROBE_TIMEOUT, schema::verify(plan, collections)).await.ok();
+    let verifying = join(schema::verify(plan, collections), schema::hazards(plan, collections));
+    let (found, hazards) = timeout(PROBE_TIMEOUT, verifying).await.ok().unzip();
     let missing_actions = schema::missing_actions(plan, found.as_ref());
     let privileges =
         bounded(privileges::NAME, privileges::probe(plan, admin, &missing_actions)).await;
@@ -207,6 +208,11 @@ async fn schema_and_privileges(
         }
         Some(found) => schema::report(plan, found)
             .unwrap_or_else(|error| Finding::bad(schema::NAME, chain(&error), remedy(&error))),
+    };
+    let schema = match hazards {
+        // The finding says why already.
+        None | Some(Err(_)) => schema,
+        Some(Ok(hazards)) => schema::with_hazards(schema, &hazards),
     };
     (schema, privileges)
 }

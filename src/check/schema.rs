@@ -4,10 +4,11 @@ use bson::{Bson, doc};
 
 use crate::check::finding::Finding;
 use crate::config::Resolved;
+use crate::context::Context;
 use crate::outbox::collections::{Collections, names};
 use crate::outbox::fields::{PARTITION, PENDING, STATUS};
 use crate::outbox::snapshot::LANE_INDEX;
-use crate::schema::{self, Difference, SchemaError};
+use crate::schema::{self, Difference, Hazards, SchemaError};
 use crate::store::StoreError;
 use crate::store::connect::ask;
 use crate::telemetry::chain;
@@ -22,6 +23,41 @@ pub(super) type Differences = Result<Vec<Difference>, SchemaError>;
 
 pub(super) async fn verify(plan: &Resolved, collections: &Collections) -> Differences {
     schema::verify(collections, &plan.schema).await
+}
+
+/// Settings of others by which documents are lost.
+///
+/// # Errors
+///
+/// [`StoreError`].
+pub(super) async fn hazards(
+    plan: &Resolved,
+    collections: &Collections,
+) -> Result<Hazards, StoreError> {
+    let is_used = plan.events_enabled || plan.feed.is_some();
+    let context = is_used.then(|| Context::new(collections.client().clone(), plan.context.clone()));
+    schema::hazards(plan, collections, context.as_ref()).await
+}
+
+/// The finding with the hazards, or with what is unknown of them.
+pub(super) fn with_hazards(finding: Finding, hazards: &Hazards) -> Finding {
+    // A collection that cannot be used is a difference already.
+    let news = hazards.found.iter().filter(|hazard| !finding.detail.contains(&hazard.subject));
+    let mut details: Vec<String> =
+        news.clone().map(|hazard| format!("{} {}", hazard.subject, hazard.detail)).collect();
+    let mut remedies: Vec<&str> = news.map(|hazard| hazard.remedy.as_str()).collect();
+    let is_good = finding.ok && details.is_empty();
+    details.insert(0, finding.detail.clone());
+    details.extend(hazards.note().filter(|_| finding.ok));
+    if !finding.ok {
+        remedies.insert(0, &finding.remedy);
+    }
+    let detail = details.join("; ");
+    if is_good {
+        Finding::good(NAME, detail)
+    } else {
+        Finding::bad(NAME, detail, remedies.join("; "))
+    }
 }
 
 /// The actions by which `run` creates what is missing.

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
+use crate::cli::global::{Failure, GlobalArgs, block_on, collections, warn};
 use crate::cli::output;
 use crate::config::Resolved;
 use crate::context::{CollectionKind, Context};
 use crate::names::{AggregateName, check_name};
-use crate::schema::{self, Applied, Difference, SchemaError};
+use crate::schema::{self, Applied, Difference, Hazard, SchemaError};
 use crate::store::connect;
 
 #[derive(Debug, Subcommand)]
@@ -139,12 +139,20 @@ async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
         differences.context("cannot verify the schema").map_err(Failure::from)
     };
     let mut lines: Vec<String> = Vec::new();
+    let context = context(plan).await?;
     if named.is_empty() {
         let collections = collections(plan).await?;
         let differences = with_context(schema::verify(&collections, &plan.schema).await)?;
         lines.extend(differences.iter().map(ToString::to_string));
+        let hazards = schema::hazards(plan, &collections, Some(&context)).await;
+        let hazards = hazards.context("cannot verify the schema")?;
+        // A collection that cannot be used is a difference already.
+        let is_news = |hazard: &&Hazard| {
+            !differences.iter().any(|difference| difference.subject == hazard.subject)
+        };
+        lines.extend(hazards.found.iter().filter(is_news).map(ToString::to_string));
+        warn(&hazards.note().into_iter().collect::<Vec<_>>());
     }
-    let context = context(plan).await?;
     for (kind, name) in named.collections() {
         let differences = with_context(context.verify(kind, name).await)?;
         lines.extend(differences.iter().map(ToString::to_string));

@@ -17,6 +17,7 @@ use crate::events::feed::{Feed, FeedConfig, Sequencer, SequencerStatus};
 use crate::events::query::QueryService;
 use crate::http::Services;
 use crate::ids::InstanceId;
+use crate::ops::Health;
 use crate::outbox::collections::Collections;
 use crate::outbox::lease::OwnerId;
 use crate::partition::coordinator::Coordinator;
@@ -26,6 +27,7 @@ use crate::partition::names::{self, HeldName, Replaced};
 use crate::partition::owned::{AssignedPartitions, OwnedPartitions};
 use crate::partition::suspension::SuspensionDetector;
 use crate::relay::{Relay, RelayParts};
+use crate::run::guarding::guard;
 use crate::run::pushing::Pushing;
 use crate::run::startup::Prepared;
 use crate::sink::registry::AnySink;
@@ -51,6 +53,8 @@ pub(super) struct Instance {
     pub(super) sequencing: Sequencing,
     /// Completes the erasures of event streams; never ends.
     pub(super) erasing: AbortOnDropHandle<()>,
+    /// Searches for settings of others by which documents are lost; never ends.
+    pub(super) guarding: AbortOnDropHandle<()>,
     /// Pushes subscriptions.
     pub(super) pushing: Pushing,
     wakeup: Wakeup,
@@ -70,9 +74,12 @@ impl Instance {
         plan: &Resolved,
         id: InstanceId,
         prepared: Prepared,
+        health: &Health,
         stop: &CancellationToken,
     ) -> Self {
         let Prepared { collections, protocol, context, name } = prepared;
+        let guarding = guard(plan.clone(), collections.clone(), context.clone(), health.clone());
+        let guarding = AbortOnDropHandle::new(tokio::spawn(guarding));
         let feed = plan.feed.is_some().then(|| Feed::new(context.clone()));
         let sequencing = Sequencing::start(feed.as_ref().zip(plan.feed.as_ref()));
         let wakeup = Wakeup::default();
@@ -109,6 +116,7 @@ impl Instance {
             feed,
             sequencing,
             erasing,
+            guarding,
             pushing,
             wakeup,
             name,

@@ -14,21 +14,25 @@
 //! apply.rs   create, adjust           verify.rs  one line per difference
 //! ```
 //!
+//! [`hazards()`] names what others have added, such as an index that deletes what is not delivered.
+//!
 //! Nothing is dropped or redefined: a conflict is an error, and the operator's to resolve. Only the
 //! retention of delivered records is adjusted in place. An existing collection keeps its validator,
 //! or the lack of one.
 
 pub mod access;
 pub mod aggregate_script;
+mod hazards;
 mod literal;
 pub mod roles;
 pub mod script;
 
 pub use aggregate_script::aggregate_script;
+pub use hazards::hazards;
 pub use postrider_outbox::schema as outbox;
 pub use postrider_outbox::schema::{SchemaOptions, Validator, apply, options, validator, verify};
 pub use postrider_store::schema::{
-    Applied, Difference, ForeignContext, Layout, SchemaError, index,
+    Applied, Difference, ForeignContext, Hazard, Hazards, Layout, SchemaError, index,
 };
 pub use roles::roles_script;
 pub use script::script;

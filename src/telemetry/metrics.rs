@@ -14,6 +14,8 @@ use crate::{events, partition, relay};
 pub const OUTBOX_RECORDS: &str = "postrider_outbox_records";
 /// Age of the oldest pending record.
 pub const OLDEST_PENDING: &str = "postrider_oldest_pending_age_seconds";
+/// Settings of collections by which documents are lost.
+pub const SCHEMA_HAZARDS: &str = "postrider_schema_hazards";
 /// Version and revision of this build.
 pub const BUILD_INFO: &str = "postrider_build_info";
 /// Requests to the API, by answer.
@@ -28,13 +30,17 @@ pub const REVISION: &str = match option_env!("POSTRIDER_REVISION") {
 };
 
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 5] = [
+pub const DESCRIPTIONS: [Description; 6] = [
     Description::gauge(OUTBOX_RECORDS, "Records in the outbox, by status."),
     Description::gauge(
         OLDEST_PENDING,
         "Age of the oldest pending record, from its seq; 0 when none is pending.",
     )
     .in_seconds(),
+    Description::gauge(
+        SCHEMA_HAZARDS,
+        "Indexes and settings of collections that remove, hide or refuse documents of Postrider.",
+    ),
     Description::gauge(BUILD_INFO, "Always 1; the labels name the version and the git commit."),
     Description::counter(
         HTTP_REQUESTS,

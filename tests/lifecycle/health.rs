@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use bson::doc;
 use tokio::net::TcpListener;
 
 use crate::support::fault_proxy::FaultProxy;
@@ -40,6 +41,35 @@ async fn a_live_process_is_healthy_and_later_ready() {
     says(&unready, &["/readyz: 503", "\"store\":{\"status\":\"down\""]);
     assert!(ready.stdout.contains("/readyz: 200"), "{ready}");
     assert_eq!(ready.stdout.lines().count(), 1, "{ready}");
+    postrider.stop().await;
+}
+
+/// Without the search the log, `/readyz` and the metrics said that all is well.
+#[fixture::test]
+async fn index_that_deletes_pending_records_is_reported_while_it_runs() {
+    let outbox = TestOutbox::new().await;
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&with(settings, &["relay.audit_interval=1s"]));
+    let schema = |status: &'static str| {
+        move |report: &serde_json::Value| report["parts"]["schema"]["status"] == status
+    };
+    postrider.until_metric("postrider_schema_hazards", |hazards| hazards == 0.0).await;
+    postrider.until_report("no hazard", schema("ok")).await;
+
+    let index =
+        doc! { "name": "foreign", "key": { "createdAt": 1 }, "expireAfterSeconds": i32::MAX };
+    let create = doc! { "createIndexes": "outbox_records", "indexes": [index] };
+    let database = outbox.client.database(&outbox.database);
+    database.run_command(create).await.unwrap();
+    postrider.until_metric("postrider_schema_hazards", |hazards| hazards == 1.0).await;
+    postrider.until_report("the hazard", schema("degraded")).await;
+    let (code, report) = postrider.readyz().await;
+    postrider.until_logged("index foreign of outbox_records").await;
+    outbox.records().drop_index("foreign").await.unwrap();
+    postrider.until_report("no hazard any more", schema("ok")).await;
+
+    let detail = report["parts"]["schema"]["detail"].as_str().unwrap();
+    assert!(code == 200 && detail.contains("index foreign of outbox_records deletes"), "{detail}");
     postrider.stop().await;
 }
 

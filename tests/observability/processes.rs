@@ -80,6 +80,7 @@ impl Processes {
         let to_mongodb_of_second = FaultProxy::to(&mongodb).await;
         let to_mongodb_of_lower = FaultProxy::to(&mongodb).await;
         before(&shop).await;
+        add_hazard(&shop).await;
         lower.insert([record("nobody's", UPPER_KEY)]).await;
         let amqp = amqp_uri_at(&to_broker.address().to_string());
         let more = [
@@ -353,4 +354,12 @@ async fn before(shop: &TestOutbox) {
     let time = u32::try_from(now.as_secs()).unwrap() - 7200;
     let seq = Bson::Timestamp(Timestamp { time, increment: 1 });
     insert_raw(&shop.admin, with("old", "old", doc! { "seq": seq, "visibleAt": later() })).await;
+}
+
+/// An index of others that would delete records.
+async fn add_hazard(shop: &TestOutbox) {
+    let index =
+        doc! { "name": "foreign", "key": { "createdAt": 1 }, "expireAfterSeconds": i32::MAX };
+    let command = doc! { "createIndexes": "outbox_records", "indexes": [index] };
+    shop.client.database(&shop.database).run_command(command).await.unwrap();
 }

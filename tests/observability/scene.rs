@@ -25,13 +25,14 @@ const ALERTS_NOT_SEEN: [(&str, &str); 5] = [
 ];
 
 /// Rules that are true from the start, because of the outbox and the fixed partitions.
-const FROM_THE_START: [&str; 6] = [
+const FROM_THE_START: [&str; 7] = [
     "PostriderChangeStreamLost",
     "PostriderCountsUnknown",
     "PostriderMessagesLate",
     "PostriderNothingRelayed",
     "PostriderPartitionsUnassigned",
     "PostriderRecordsInvalid",
+    "PostriderSchemaHazard",
 ];
 
 /// What the scene must have shown on a panel: a value of at least this.

@@ -22,6 +22,7 @@
 //! | [`load`] | reads |
 //! | [`feed`] | one position for each event of the context, and reads in their order |
 //! | [`subscriptions`] | named readers of the feed, whose position Postrider keeps |
+//! | [`hazards`] | settings of others by which documents are lost |
 //! | `commits` | reports of commits, to the feed in the same process |
 //! | `json` | the JSON form, of HTTP and of `postrider append` |
 //!
@@ -37,6 +38,7 @@ mod document;
 pub mod ending;
 pub mod error;
 pub mod feed;
+pub mod hazards;
 mod integer;
 #[cfg(feature = "json")]
 pub mod json;

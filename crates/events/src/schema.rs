@@ -5,7 +5,7 @@ use bson::Document;
 use mongodb::Database;
 use postrider_store::schema::index::IndexKey::{Ascending, Hashed};
 use postrider_store::schema::index::{ConflictingIndex, Expiry, Index, IndexKey};
-use postrider_store::schema::layout::{CollectionLayout, Layout};
+use postrider_store::schema::layout::{CollectionLayout, Layout, Protection};
 
 use crate::context::kind::{CollectionKind, RequestIds};
 
@@ -166,9 +166,23 @@ fn one(
     name: &str,
     indexes: Vec<&'static Index>,
 ) -> Layout {
-    let part = CollectionLayout { name: kind.collection(name), options: Document::new(), indexes };
+    plainly(database, kind, vec![(kind.collection(name), indexes)])
+}
+
+/// Collections without options in the database of a kind.
+pub(crate) fn plainly(
+    database: Database,
+    kind: CollectionKind,
+    collections: Vec<(String, Vec<&'static Index>)>,
+) -> Layout {
+    let parts = collections.into_iter().map(|(name, indexes)| CollectionLayout {
+        name,
+        options: Document::new(),
+        indexes,
+        protection: Protection::All,
+    });
     // None of them has a retention.
-    Layout { database, parts: vec![part], retention: 0, elsewhere: kind.setting() }
+    Layout { database, parts: parts.collect(), retention: 0, elsewhere: kind.setting() }
 }
 
 #[cfg(test)]

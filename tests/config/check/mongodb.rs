@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bson::doc;
+use bson::{Document, doc};
 use postrider::schema::roles::RELAY;
 
 use crate::check::{Found, PLANTED, check, with};
@@ -123,7 +123,8 @@ async fn username_and_password_file_log_in_as_a_user_in_the_uri_does() {
     let outbox = TestOutbox::restricted().await;
     let dir = tempfile::tempdir().unwrap();
     let (right, wrong) = (dir.path().join("right"), dir.path().join("wrong"));
-    std::fs::write(&right, format!("{}\n", roles::PASSWORD)).unwrap();
+    // As some editors on Windows write it.
+    std::fs::write(&right, format!("\u{feff}{}\r\n", roles::PASSWORD)).unwrap();
     std::fs::write(&wrong, PLANTED).unwrap();
     let login = roles::uri_of(&RELAY, &outbox.database);
     let (_, host_and_options) = login.split_once('@').unwrap();
@@ -210,6 +211,118 @@ async fn a_conflicting_index_is_reported_with_its_difference() {
     let found = check(&[mongo_settings(&bare.name), stdout_sink()].concat()).await;
 
     found.only("schema", "index lane_idx of outbox_records is", "reports the conflict");
+}
+
+#[fixture::test]
+async fn index_that_deletes_undelivered_documents_is_a_failure() {
+    let outbox = TestOutbox::new().await;
+    let database = outbox.client.database(&outbox.database);
+    let ttl = async |collection: &str, field: &str, filter: Option<Document>| {
+        let mut index = doc! { "name": format!("by_{field}"), "key": { field: 1 }, "expireAfterSeconds": 3_600 };
+        filter.map(|filter| index.insert("partialFilterExpression", filter));
+        database
+            .run_command(doc! { "createIndexes": collection, "indexes": [index] })
+            .await
+            .unwrap();
+    };
+    let settings = with(&stdout_settings(&outbox), &["api.enabled=true", "api.listen=127.0.0.1:0"]);
+    let verify =
+        async |code| call_with(&settings, &["schema", "verify"]).await.with_code(code).stdout;
+
+    ttl("outbox_records", "deadAt", Some(doc! { "status": "done" })).await;
+    let harmless = check(&settings).await;
+    assert_eq!((harmless.code, harmless.bad()), (Some(0), vec![]), "{:#?}", harmless.findings);
+    assert_eq!(verify(0).await, "");
+    for (collection, field) in [
+        ("outbox_records", "createdAt"),
+        ("outbox_instances", "lastHeartbeat"),
+        ("order_event_stream", "createTime"),
+        ("order_snapshot", "snapshotTime"),
+        ("postrider_subscriptions", "createdAt"),
+    ] {
+        ttl(collection, field, None).await;
+    }
+    let unique = doc! {
+        "name": "one_pending", "key": { "key": 1 }, "unique": true,
+        "partialFilterExpression": { "status": "pending" },
+    };
+    let unique = doc! { "createIndexes": "outbox_records", "indexes": [unique] };
+    database.run_command(unique).await.unwrap();
+    let found = check(&settings).await;
+    let lines = verify(1).await;
+
+    let named = [
+        "index by_createdAt of outbox_records deletes documents 3600 s after createdAt",
+        "index by_lastHeartbeat of outbox_instances deletes",
+        "index by_createTime of order_event_stream deletes",
+        "index by_snapshotTime of order_snapshot deletes",
+        "index by_createdAt of postrider_subscriptions deletes",
+        "index one_pending of outbox_records is unique, and depends on status",
+    ];
+    for named in named {
+        found.only("schema", named, "drop it with db.getCollection(");
+        assert!(lines.lines().any(|line| line.starts_with(named)), "{named}: {lines}");
+    }
+    assert!(!lines.contains("by_deadAt"), "{lines}");
+}
+
+#[fixture::test]
+async fn validator_that_refuses_the_relays_changes_is_a_failure() {
+    let outbox = TestOutbox::new().await;
+    let validate = async |schema: Document| {
+        let command = doc! { "collMod": "outbox_records", "validator": { "$jsonSchema": schema } };
+        outbox.client.database(&outbox.database).run_command(command).await.unwrap();
+        check(&stdout_settings(&outbox)).await
+    };
+
+    let own_rule = validate(doc! { "required": ["payload"] }).await;
+    let no_reason = doc! { "properties": { "deadReason": { "not": {} } } };
+    let without_records = validate(no_reason.clone()).await;
+    outbox.insert([record("a", "k")]).await;
+    let with_records = validate(no_reason).await;
+
+    assert_eq!(own_rule.bad(), [""; 0], "{:#?}", own_rule.findings);
+    for found in [without_records, with_records] {
+        let detail = "outbox_records has a validator that refuses a record when it becomes dead";
+        found.only("schema", detail, "change the validator");
+    }
+}
+
+#[fixture::test]
+async fn indexes_that_may_not_be_listed_are_a_note() {
+    let outbox = TestOutbox::restricted().await;
+    let uri = format!("mongo.uri={}", roles::uri_of(&RELAY, &outbox.database));
+
+    let found = check(&with(&stdout_sink(), &[&uri, "outbox.auto_init_schema=false"])).await;
+
+    found.is_good("schema", "no privilege to list the indexes of outbox_instances");
+}
+
+#[fixture::test]
+async fn name_of_a_database_that_differs_in_case_is_a_failure() {
+    let outbox = TestOutbox::new().await;
+    let other = outbox.database.to_uppercase();
+    let settings = [mongo_settings(&other), stdout_sink()].concat();
+
+    let found = check(&settings).await;
+    let run = call_with(&with(&settings, &["ops.listen=127.0.0.1:0"]), &["run"]).await;
+
+    let detail = format!("MongoDB has a database {:?}", outbox.database);
+    assert_eq!((found.code, found.bad()), (Some(1), vec!["mongodb"]), "{:#?}", found.findings);
+    found.is_bad("mongodb", &detail, "the name of the existing database");
+    assert!(run.with_code(1).stderr.contains(&outbox.database));
+}
+
+#[fixture::test]
+async fn options_of_other_drivers_do_not_prevent_a_connection() {
+    let outbox = TestOutbox::new().await;
+    let host = host_of(&outbox.uri);
+    let options = "compressors=zlib,snappy,zstd&socketTimeoutMS=30000&replicaSet=rs0";
+
+    let found = check_uri(&format!("mongodb://{host}/{}?{options}", outbox.database)).await;
+
+    assert_eq!((found.code, found.bad()), (Some(0), vec![]), "{:#?}", found.findings);
+    found.is_good("configuration", "mongo.uri: some options have no effect (compressors: ");
 }
 
 #[fixture::test]

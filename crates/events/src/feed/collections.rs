@@ -118,7 +118,7 @@ async fn has_version_index(context: &Context, name: &AggregateName) -> Result<bo
 }
 
 /// The aggregate names of all event streams.
-pub(super) async fn aggregate_names(
+pub(crate) async fn aggregate_names(
     context: &Context,
 ) -> Result<BTreeSet<AggregateName>, StoreError> {
     let database = context.database(CollectionKind::Events);

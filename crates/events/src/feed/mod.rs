@@ -58,6 +58,7 @@ mod state;
 mod status;
 mod work;
 
+pub(crate) use collections::aggregate_names;
 pub use error::FeedError;
 pub use filter::FeedFilter;
 pub use page::{FeedEvent, FeedPage};

@@ -48,4 +48,5 @@ pub use parked::ParkedEvent;
 pub use pull::PulledEvents;
 pub use pusher::Pusher;
 pub use registry::Subscriptions;
+pub use store::{PARKED_EVENTS, SUBSCRIPTIONS};
 pub use subscription::{Subscription, SubscriptionKind, SubscriptionState};

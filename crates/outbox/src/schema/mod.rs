@@ -1,5 +1,6 @@
 //! Collections of the outbox, and their indexes, each next to the query that it serves.
 
+mod changes;
 pub mod options;
 pub mod validator;
 
@@ -7,11 +8,13 @@ use bson::Document;
 
 pub use options::{SchemaOptions, Validator};
 
+use postrider_store::StoreError;
 use postrider_store::schema::apply::Applied;
 use postrider_store::schema::error::SchemaError;
+use postrider_store::schema::hazard::Hazards;
 use postrider_store::schema::index::IndexKey::Ascending;
 use postrider_store::schema::index::{Expiry, Index, PartialFilter};
-use postrider_store::schema::layout::{CollectionLayout, Layout};
+use postrider_store::schema::layout::{CollectionLayout, Layout, Protection};
 use postrider_store::schema::verify::Difference;
 
 use crate::collections::{Collections, names};
@@ -113,15 +116,29 @@ pub async fn verify(
     layout(collections, options).verify().await
 }
 
+/// Searches for settings of others by which records are removed, hidden or refused.
+///
+/// # Errors
+///
+/// Those of [`Layout::hazards`].
+pub async fn hazards(
+    collections: &Collections,
+    options: &SchemaOptions,
+) -> Result<Hazards, StoreError> {
+    layout(collections, options).hazards().await
+}
+
 fn layout(collections: &Collections, options: &SchemaOptions) -> Layout {
     let part = |base| {
-        let (options, indexes) = match base {
-            names::RECORDS => {
-                (validator::collection_options(options.validator), INDEXES.iter().collect())
-            }
-            _ => (Document::new(), Vec::new()),
+        let (options, indexes, protection) = match base {
+            names::RECORDS => (
+                validator::collection_options(options.validator),
+                INDEXES.iter().collect(),
+                changes::PROTECTION,
+            ),
+            _ => (Document::new(), Vec::new(), Protection::All),
         };
-        CollectionLayout { name: collections.name(base), options, indexes }
+        CollectionLayout { name: collections.name(base), options, indexes, protection }
     };
     Layout {
         database: collections.database().clone(),

@@ -6,8 +6,8 @@ use bson::{Bson, Document};
 
 use crate::schema::index::{self, ConflictingIndex, Expiry, Index};
 
-const EXPIRE: &str = "expireAfterSeconds";
-const PARTIAL: &str = "partialFilterExpression";
+pub(super) const EXPIRE: &str = "expireAfterSeconds";
+pub(super) const PARTIAL: &str = "partialFilterExpression";
 
 /// Options by which MongoDB distinguishes indexes, in addition to the name: it permits one index
 /// per combination.
@@ -87,7 +87,7 @@ fn adjusts(index: &Index) -> bool {
 }
 
 /// Matches a unique index of exactly these fields, with any name and filter.
-fn is_rival(entry: &Document, rival: &ConflictingIndex) -> bool {
+pub(super) fn is_rival(entry: &Document, rival: &ConflictingIndex) -> bool {
     let keys = index::document(rival.keys);
     // The order of fields distinguishes indexes, but not their uniqueness.
     let same = |key: &Document| {
@@ -117,7 +117,7 @@ fn judge_twins(
     IndexComparison::Missing
 }
 
-fn name_of(entry: &Document) -> &str {
+pub(super) fn name_of(entry: &Document) -> &str {
     entry.get_str("name").unwrap_or_default()
 }
 

@@ -25,28 +25,29 @@ pub(super) struct ExistingSchema {
 impl ExistingSchema {
     /// Lists the database.
     pub async fn look(layout: &Layout) -> Result<Self, StoreError> {
-        let database = &layout.database;
-        let wanted: Vec<&str> = layout.parts.iter().map(|part| part.name.as_str()).collect();
-        let filter = doc! { "name": { "$in": &wanted } };
-        let command = doc! { "listCollections": 1, "filter": filter };
-        let listed = list(database, "list the collections", command).await?;
-        let named = listed.into_iter().filter_map(|entry| {
-            let name = entry.get_str("name").ok()?.to_owned();
-            Some((name, entry))
-        });
-        let mut found = Self { collections: named.collect(), indexes: BTreeMap::new() };
+        let collections = Self::collections(layout).await?;
+        let mut found = Self { collections, indexes: BTreeMap::new() };
         for part in layout.parts.iter().filter(|part| !part.indexes.is_empty()) {
             if found.what_is_wrong_with(&part.name).is_some() || !found.has(&part.name) {
                 continue;
             }
-            let command = doc! { "listIndexes": &part.name };
-            let indexes = match list(database, "list the indexes", command).await {
-                Err(error) if error.code() == Some(NO_COLLECTION) => Vec::new(),
-                listed => listed?,
-            };
+            let indexes = list_indexes(&layout.database, &part.name).await?;
             found.indexes.insert(part.name.clone(), indexes);
         }
         Ok(found)
+    }
+
+    /// Lists the collections of a layout: the `listCollections` entries, by name.
+    pub async fn collections(layout: &Layout) -> Result<BTreeMap<String, Document>, StoreError> {
+        let wanted: Vec<&str> = layout.parts.iter().map(|part| part.name.as_str()).collect();
+        let filter = doc! { "name": { "$in": &wanted } };
+        let command = doc! { "listCollections": 1, "filter": filter };
+        let listed = list(&layout.database, "list the collections", command).await?;
+        let named = listed.into_iter().filter_map(|entry| {
+            let name = entry.get_str("name").ok()?.to_owned();
+            Some((name, entry))
+        });
+        Ok(named.collect())
     }
 
     /// Returns the indexes of a collection.
@@ -60,11 +61,15 @@ impl ExistingSchema {
     }
 
     /// Returns why what has this name cannot be used; `None` if it can.
-    ///
-    /// A TTL index deletes nothing from a capped collection. A collation could make different keys
-    /// equal, and prevents hashed indexes.
     pub fn what_is_wrong_with(&self, name: &str) -> Option<String> {
-        let entry = self.collections.get(name)?;
+        Self::unusable(self.collections.get(name)?)
+    }
+
+    /// The same for an entry of `listCollections`.
+    ///
+    /// A capped collection removes its oldest documents, whatever they are, and so does one with an
+    /// expiry. A collation could make different keys equal, and prevents hashed indexes.
+    pub fn unusable(entry: &Document) -> Option<String> {
         let kind = entry.get_str("type").unwrap_or("collection");
         if kind != "collection" {
             return Some(format!("a {kind}"));
@@ -73,11 +78,27 @@ impl ExistingSchema {
         if options.get_bool("capped").unwrap_or(false) {
             return Some("a capped collection".into());
         }
+        if options.contains_key("expireAfterSeconds") {
+            return Some("a collection that deletes its documents after a time".into());
+        }
         options.contains_key("collation").then(|| "a collection with a default collation".into())
     }
 }
 
-async fn list(
+/// Lists the indexes of a collection; none if it does not exist.
+pub(super) async fn list_indexes(
+    database: &Database,
+    collection: &str,
+) -> Result<Vec<Document>, StoreError> {
+    let command = doc! { "listIndexes": collection };
+    match list(database, "list the indexes", command).await {
+        Err(error) if error.code() == Some(NO_COLLECTION) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// Reads all results of a command with a cursor.
+pub(super) async fn list(
     database: &Database,
     action: &'static str,
     mut command: Document,
