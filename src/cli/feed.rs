@@ -4,11 +4,11 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use crate::cli::existing;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, Format, OutputArgs};
 use crate::context::Context;
 use crate::events::feed::{Feed, FeedBacklog, FeedReport};
-use crate::store::connect;
 use crate::store::dates::rfc3339;
 
 #[derive(Debug, Subcommand)]
@@ -35,8 +35,8 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
     }
     let plan = global.resolve_without_relay()?;
     block_on(async {
-        let client = connect::client(&plan.mongo).await.context("cannot use mongo.uri")?;
-        let feed = Feed::new(Context::new(client, plan.context.clone()));
+        let outbox = existing::outbox(&plan).await?;
+        let feed = Feed::new(Context::new(outbox.client().clone(), plan.context.clone()));
         match command {
             Command::Status(args) => {
                 let report = feed.report().await.context("cannot read the feed")?;

@@ -4,9 +4,10 @@ use anyhow::Context;
 use clap::Subcommand;
 
 use crate::cli::blocked;
-use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
+use crate::cli::existing;
+use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, OutputArgs};
-use crate::partition::fleet::Fleet;
+use crate::partition::fleet::{Fleet, FleetView};
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum RelayCommand {
@@ -41,7 +42,7 @@ pub(super) enum FleetRequest {
 pub(super) fn run(global: &GlobalArgs, request: FleetRequest) -> Result<(), Failure> {
     let plan = global.resolve_without_relay()?;
     block_on(async {
-        let fleet = Fleet::new(collections(&plan).await?, plan.partitions.stale_after);
+        let fleet = Fleet::new(existing::outbox(&plan).await?, plan.partitions.stale_after);
         match request {
             FleetRequest::Instances(args) => {
                 let found = fleet.instances().await.context("cannot read the instances")?;
@@ -53,14 +54,38 @@ pub(super) fn run(global: &GlobalArgs, request: FleetRequest) -> Result<(), Fail
             }
             FleetRequest::Pause(paused) => {
                 fleet.pause(paused).await.context("cannot change the pause")?;
-                output::text(if paused {
-                    "paused: every instance stops publishing within a second\n"
-                } else {
-                    "resumed: every instance publishes again within a second\n"
-                })
+                let view = fleet.view().await.context("cannot read the instances")?;
+                output::text(&describe_pause(paused, &relaying(&view)))
             }
         }
     })
+}
+
+/// The instances that a pause reaches, by their names.
+fn relaying(view: &FleetView) -> Vec<String> {
+    let members = view.members.values().filter(|member| member.relays);
+    let name = |id| {
+        let names = view.names.iter().find(|(_, entry)| entry.holder == id);
+        names.map(|(name, _)| name.clone())
+    };
+    members.map(|member| name(member.id).unwrap_or_else(|| member.id.to_string())).collect()
+}
+
+fn describe_pause(paused: bool, reached: &[String]) -> String {
+    match (paused, reached) {
+        (true, []) => "paused: no instance is alive; the pause holds when one starts\n".to_owned(),
+        (false, []) => "resumed: no instance is alive\n".to_owned(),
+        (true, all) => {
+            format!(
+                "paused: every instance stops publishing within a second ({})\n",
+                all.join(", ")
+            )
+        }
+        (false, all) => format!(
+            "resumed: every instance publishes again within a second ({})\n",
+            all.join(", ")
+        ),
+    }
 }
 
 const INSTANCE_FIELDS: [&str; 9] = [

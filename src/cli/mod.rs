@@ -9,6 +9,7 @@ mod check;
 mod completions;
 mod config;
 mod events;
+mod existing;
 mod feed;
 mod fleet;
 mod global;

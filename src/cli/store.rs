@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 
+use crate::cli::existing;
 use crate::cli::global::Failure;
 use crate::config::Resolved;
 use crate::context::Context;
@@ -12,21 +13,31 @@ use crate::run::RunError;
 use crate::schema;
 use crate::store::connect::{self, Topology};
 
-/// Opens the event store of a configuration, whose outbox is complete.
+/// Opens the event store of a configuration, whose outbox exists and is complete.
 pub(super) async fn open(plan: &Resolved) -> Result<EventStore, Failure> {
-    let outbox = outbox(plan).await?;
+    let outbox = reached(plan).await?;
+    existing::check(&outbox).await?;
+    let outbox = complete(plan, outbox).await?;
     let context = Context::new(outbox.client().clone(), plan.context.clone());
     Ok(EventStore::new(context, outbox))
 }
 
-/// Opens the outbox of a configuration, which is complete.
+/// Opens the outbox of a configuration, which is created if necessary.
 pub(super) async fn outbox(plan: &Resolved) -> Result<Collections, Failure> {
+    complete(plan, reached(plan).await?).await
+}
+
+/// Reaches the outbox of a configuration, which may not exist.
+async fn reached(plan: &Resolved) -> Result<Collections, Failure> {
     let reached = connect::reach(&plan.mongo, &[&plan.database]).await;
     let (client, topology) = reached.map_err(anyhow::Error::from)?;
     if topology == Topology::Standalone {
         return Err(Failure::Failed(RunError::Standalone.into()));
     }
-    let outbox = Collections::new(client.clone(), &plan.database, &plan.prefix);
+    Ok(Collections::new(client, &plan.database, &plan.prefix))
+}
+
+async fn complete(plan: &Resolved, outbox: Collections) -> Result<Collections, Failure> {
     // As `run` does: MongoDB would insert into a missing collection too, without indexes.
     let options = plan.schema;
     let missing = if plan.auto_init_schema {

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
+use crate::cli::existing;
+use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, FILTERS, Format, MAX_CELL_CHARS, OutputArgs, shortened};
 use crate::context::Context;
 use crate::events::Flaw;
@@ -143,7 +144,7 @@ impl CreateArgs {
 pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
     let plan = global.resolve_without_relay()?;
     block_on(async {
-        let outbox = collections(&plan).await?;
+        let outbox = existing::outbox(&plan).await?;
         let context = Context::new(outbox.client().clone(), plan.context.clone());
         let subscriptions = Subscriptions::new(&context, Feed::new(context.clone()));
         match command {

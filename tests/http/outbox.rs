@@ -237,9 +237,11 @@ async fn requeue_and_discard_require_a_permitted_status() {
         let (api, path) = (&api, format!("{RECORDS}/{id}"));
         async move { api.call(Method::DELETE, &path).await }
     };
-    delete("leased").await.is(409, "record_leased");
-    assert_eq!(delete("free").await.status, 204);
-    delete("free").await.is(404, "not_found");
+    delete("free").await.is(409, "wrong_status");
+    assert_eq!(delete("free?confirm=true&dryRun=true").await.status, 204);
+    delete("leased?confirm=true").await.is(409, "record_leased");
+    assert_eq!(delete("free?confirm=true").await.status, 204);
+    delete("free?confirm=true").await.is(404, "not_found");
     assert_eq!(outbox.count(doc! {}).await, 3);
     api.stop().await;
 }
@@ -354,7 +356,8 @@ async fn undecodable_record_is_listed_and_discarded() {
         let path = format!("{RECORDS}/{id}");
         let shown = api.get(&path).await;
         assert!(shown.body["invalid"][0].is_string(), "{shown:?}");
-        assert_eq!(api.call(Method::DELETE, &path).await.status, 204);
+        let confirmed = format!("{path}?confirm=true");
+        assert_eq!(api.call(Method::DELETE, &confirmed).await.status, 204);
         api.get(&path).await.is(404, "not_found");
     }
     api.stop().await;
@@ -374,7 +377,8 @@ async fn record_with_a_null_id_is_shown_requeued_and_discarded() {
     assert_eq!(api.get(&path).await.body["status"], "dead");
     let requeued = api.call(Method::POST, &format!("{path}/requeue")).await;
     assert_eq!(requeued.body, json!({ "matched": 1, "requeued": 1 }));
-    assert_eq!(api.call(Method::DELETE, &path).await.status, 204);
+    let confirmed = format!("{path}?confirm=true");
+    assert_eq!(api.call(Method::DELETE, &confirmed).await.status, 204);
 
     assert_eq!(outbox.count(doc! {}).await, 0);
     api.stop().await;

@@ -135,7 +135,9 @@ impl Action {
     async fn on(self, outbox: &TestOutbox, head: &Head, id: &str) -> Instant {
         let (records, it) = (outbox.records(), doc! { "_id": id });
         match self {
-            Self::Discard => _ = outbox_command(outbox, &["discard", id]).await.with_code(0),
+            Self::Discard => {
+                _ = outbox_command(outbox, &["discard", id, "--yes"]).await.with_code(0)
+            }
             Self::Requeue => _ = outbox_command(outbox, &["requeue", id]).await.with_code(0),
             Self::Delete => _ = records.delete_one(it).await.unwrap(),
             Self::Edit => _ = records.update_one(it, head.edit.clone()).await.unwrap(),

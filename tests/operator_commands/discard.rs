@@ -13,10 +13,20 @@ async fn only_records_without_a_lease_are_discarded() {
     outbox.insert([record("free", "k"), leased("expired", "k", in_seconds(-5))]).await;
     outbox.insert([leased("held", "k", in_seconds(600)), with_status("done", "k", "done")]).await;
 
-    let gone = answer(&outbox, &["discard", "dead", "later", "free", "expired"]).await;
-    let refused = outbox_command(&outbox, &["discard", "held", "done", "dead"]).await.with_code(1);
+    let unconfirmed = ["discard", "dead", "later", "free", "expired"];
+    let tried = answer(&outbox, &[&unconfirmed[..], &["--dry-run"]].concat()).await;
+    let unasked = outbox_command(&outbox, &unconfirmed).await.with_code(1);
+    assert_eq!(outbox.count(doc! {}).await, 5, "only the dead one is gone: {unasked}");
+    let gone = answer(&outbox, &["discard", "later", "free", "expired", "--yes"]).await;
+    let refused = ["discard", "held", "done", "dead", "--yes"];
+    let refused = outbox_command(&outbox, &refused).await.with_code(1);
 
-    assert_eq!(gone, json!({ "matched": 4, "discarded": 4 }));
+    assert_eq!(tried, json!({ "matched": 4, "discarded": 0 }));
+    for (id, status) in [("later", "scheduled"), ("free", "pending"), ("expired", "pending")] {
+        let line = format!("error: {id}: it is {status}, not dead; use --yes if");
+        assert!(unasked.stderr.contains(&line), "{unasked}");
+    }
+    assert_eq!(gone, json!({ "matched": 3, "discarded": 3 }));
     assert!(refused.stderr.contains("error: held: it is leased until "), "{refused}");
     assert!(refused.stderr.contains("error: done: it is done; only"), "{refused}");
     assert!(refused.stderr.contains("error: dead: there is no record"), "{refused}");
@@ -30,7 +40,7 @@ async fn a_relay_field_of_a_wrong_type_is_not_a_lease() {
     odd.insert("leaseId", "mine");
     outbox.insert([odd]).await;
 
-    answer(&outbox, &["discard", "odd"]).await;
+    answer(&outbox, &["discard", "odd", "--yes"]).await;
 
     assert_eq!(outbox.count(doc! {}).await, 0);
 }

@@ -272,6 +272,6 @@ async fn invalid_records_are_found_among_others() {
     assert_eq!(page, ["none"]);
     let marked = listed[0]["invalid"][0].as_str().unwrap();
     assert!(marked.starts_with("status: must be pending"), "{marked}");
-    let removed = answer(&outbox, &["discard", "aaa", "list", "none", "zzz"]).await;
+    let removed = answer(&outbox, &["discard", "aaa", "list", "none", "zzz", "--yes"]).await;
     assert_eq!(removed["discarded"], 4);
 }

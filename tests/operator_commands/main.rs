@@ -11,6 +11,7 @@ mod discard;
 mod instances;
 mod lists;
 mod many;
+mod nowhere;
 mod odd;
 mod outbox;
 mod prune;

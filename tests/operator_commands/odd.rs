@@ -62,7 +62,7 @@ async fn an_undecodable_record_is_listed_and_discarded() {
         outbox_command(&outbox, &["show", id]).await.with_code(0);
         let tried = answer(&outbox, &["discard", id, "--dry-run"]).await;
         assert_eq!(tried["matched"], 1);
-        let removed = answer(&outbox, &["discard", id]).await;
+        let removed = answer(&outbox, &["discard", id, "--yes"]).await;
         assert_eq!(removed["discarded"], 1, "{id}: {removed}");
         outbox_command(&outbox, &["show", id]).await.with_code(1);
     }
@@ -107,7 +107,8 @@ async fn commands_for_many_include_undecodable_records() {
     }
     let again = doc! { "$set": { "status": "dead", "deadAt": DateTime::from_millis(1) } };
     outbox.records().update_many(doc! {}, again).await.unwrap();
-    let pruned = answer(&outbox, &["prune", "--status", "dead", "--older-than", "1s"]).await;
+    let pruned =
+        answer(&outbox, &["prune", "--status", "dead", "--older-than", "1s", "--yes"]).await;
     assert_eq!(pruned["pruned"], 4, "{pruned}");
 }
 
@@ -131,7 +132,7 @@ async fn text_that_is_not_utf8_is_grouped_and_listed() {
     assert_eq!(ids_of(&answer(&outbox, &["list", "--status", "invalid"]).await), ["status"]);
     let dead = answer(&outbox, &["list", "--status", "dead"]).await;
     assert_eq!(dead.as_array().unwrap().len(), 3, "{dead}");
-    let removed = answer(&outbox, &["discard", "status"]).await;
+    let removed = answer(&outbox, &["discard", "status", "--yes"]).await;
     assert_eq!(removed["discarded"], 1, "{removed}");
 }
 
@@ -153,7 +154,7 @@ async fn a_record_without_a_usable_id_is_addressed_by_its_listed_text() {
         assert_eq!((&shown["id"], &shown["status"]), (&id.into(), &"dead".into()), "{shown}");
         assert_eq!(answer(&outbox, &["requeue", id]).await["requeued"], 1, "{id}");
         assert_eq!(answer(&outbox, &["show", id]).await["status"], "pending");
-        assert_eq!(answer(&outbox, &["discard", id]).await["discarded"], 1, "{id}");
+        assert_eq!(answer(&outbox, &["discard", id, "--yes"]).await["discarded"], 1, "{id}");
     }
 
     assert_eq!(outbox.count(doc! {}).await, 0);

@@ -41,15 +41,21 @@ async fn outbox_without_expiry() -> TestOutbox {
 async fn prune_removes_done_records_older_than_the_retention() {
     let outbox = outbox_without_expiry().await;
 
-    assert_eq!(answer(&outbox, &["prune"]).await, json!({ "pruned": 2 }));
+    let unasked = outbox_command(&outbox, &["prune"]).await.with_code(2);
+    let tried = answer(&outbox, &["prune", "--dry-run"]).await;
+    assert!(unasked.stderr.contains("--dry-run") && unasked.stderr.contains("--yes"), "{unasked}");
+    assert_eq!(tried, json!({ "matched": 2, "pruned": 0 }));
+    assert_eq!(outbox.count(doc! {}).await, 11);
+    let pruned = answer(&outbox, &["prune", "--yes"]).await;
+    assert_eq!(pruned, json!({ "matched": 2, "pruned": 2 }));
     assert_eq!(outbox.count(doc! { "_id": { "$in": ["done 8", "done 40"] } }).await, 0);
     assert_eq!(
-        answer(&outbox, &["prune", "--older-than", "2d", "--status", "done"]).await["pruned"],
+        answer(&outbox, &["prune", "--older-than", "2d", "--status", "done", "--yes"]).await["pruned"],
         1
     );
     let settings =
         [mongo_settings(&outbox.database), vec!["outbox.retention=1h".to_owned()]].concat();
-    call_with(&settings, &["outbox", "prune"]).await.with_code(0);
+    call_with(&settings, &["outbox", "prune", "--yes"]).await.with_code(0);
 
     let done = outbox.count(doc! { "status": "done" }).await;
     assert_eq!(done, 1, "only the one of which nobody knows when it was done");
@@ -60,10 +66,15 @@ async fn prune_removes_done_records_older_than_the_retention() {
 async fn prune_keeps_dead_records_that_block_their_key() {
     let outbox = outbox_without_expiry().await;
 
-    let pruned = outbox_command(&outbox, &["prune", "--status", "dead", "--output", "json"]).await;
+    let dead = ["prune", "--status", "dead", "--output", "json"];
+    let tried = outbox_command(&outbox, &[&dead[..], &["--dry-run"]].concat()).await;
+    let tried = tried.with_code(0).json();
+    assert_eq!(tried, json!({ "matched": 2, "pruned": 0, "blocking": 1 }));
+    assert_eq!(outbox.count(doc! { "status": "dead" }).await, 5);
+    let pruned = outbox_command(&outbox, &[&dead[..], &["--yes"]].concat()).await;
 
     let pruned = pruned.with_code(0);
-    assert_eq!(pruned.json(), json!({ "pruned": 2, "blocking": 1 }));
+    assert_eq!(pruned.json(), json!({ "matched": 2, "pruned": 2, "blocking": 1 }));
     assert!(pruned.stderr.contains("requeue or discard"), "{pruned}");
     assert_eq!(outbox.count(doc! { "status": "dead" }).await, 3);
     assert_eq!(outbox.count(doc! { "status": "done" }).await, 5);
@@ -74,6 +85,6 @@ async fn an_age_without_a_unit_and_another_status_are_wrong_usage() {
     let outbox = TestOutbox::new().await;
 
     for wrong in [["--older-than", "7"], ["--older-than", "-7d"], ["--status", "pending"]] {
-        outbox_command(&outbox, &[&["prune"], &wrong[..]].concat()).await.with_code(2);
+        outbox_command(&outbox, &[&["prune", "--yes"], &wrong[..]].concat()).await.with_code(2);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::{DateTime, doc};
+use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::Hint;
 use postrider_store::write::{self, AckLevel};
 use postrider_store::{ServerClock, StoreError, limits, within};
@@ -33,6 +33,59 @@ pub struct Pruned {
     pub blocking: u64,
 }
 
+/// Records that are old enough to be pruned.
+struct Old {
+    index: &'static str,
+    date: &'static str,
+    removable: Document,
+    /// Dead records that block their key; `None` for done ones.
+    blocking: Option<Document>,
+}
+
+impl Old {
+    /// Selects them by the server's clock.
+    async fn select(
+        collections: &Collections,
+        over: PruneStatus,
+        age: Duration,
+    ) -> Result<Self, StoreError> {
+        let now = ServerClock::asked(collections.database()).await?;
+        let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(age));
+        let (status, date, index) = match over {
+            PruneStatus::Done => (DONE, DONE_AT, DONE_TTL_INDEX),
+            PruneStatus::Dead => (DEAD, DEAD_AT, DEAD_INDEX),
+        };
+        let with = |blocks: Bson| {
+            doc! { STATUS: exactly(status), date: { "$lt": before }, BLOCKS: blocks }
+        };
+        let blocking = (over == PruneStatus::Dead).then(|| with(true.into()));
+        Ok(Self { index, date, removable: with(doc! { "$ne": true }.into()), blocking })
+    }
+
+    async fn count_blocking(&self, collections: &Collections) -> Result<u64, StoreError> {
+        match &self.blocking {
+            Some(blocking) => collections.count(self.index, blocking.clone(), None).await,
+            None => Ok(0),
+        }
+    }
+}
+
+/// Counts the records that [`prune`] would remove now. Changes nothing.
+///
+/// # Errors
+///
+/// [`StoreError`].
+pub async fn count(
+    collections: &Collections,
+    over: PruneStatus,
+    age: Duration,
+) -> Result<Pruned, StoreError> {
+    let old = Old::select(collections, over, age).await?;
+    let removed = collections.count(old.index, old.removable.clone(), None).await?;
+    Ok(Pruned { removed, blocking: old.count_blocking(collections).await? })
+}
+
 /// Removes records that have been done or dead for longer than `age`, by the server's clock, oldest
 /// first.
 ///
@@ -44,24 +97,16 @@ pub async fn prune(
     over: PruneStatus,
     age: Duration,
 ) -> Result<Pruned, StoreError> {
-    let now = ServerClock::asked(collections.database()).await?;
-    let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-    let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(age));
-    let (status, date, index) = match over {
-        PruneStatus::Done => (DONE, DONE_AT, DONE_TTL_INDEX),
-        PruneStatus::Dead => (DEAD, DEAD_AT, DEAD_INDEX),
-    };
-    let old = doc! { STATUS: exactly(status), date: { "$lt": before } };
-    let mut removable = old.clone();
-    removable.insert(BLOCKS, doc! { "$ne": true });
+    let old = Old::select(collections, over, age).await?;
+    let Old { index, date, removable, .. } = &old;
     let records = collections.records();
     // One cursor for all batches: a new cursor would scan all index entries that were removed.
     let find = records
         .find(removable.clone())
         .projection(doc! { ID: 1 })
-        .sort(doc! { date: 1 })
+        .sort(doc! { *date: 1 })
         .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))
-        .hint(Hint::Name(index.to_owned()));
+        .hint(Hint::Name((*index).to_owned()));
     let found = within("select records", limits::REPORT_TIMEOUT, find);
     let mut cursor = collections.by_index(index, found).await?;
     let mut pruned = Pruned::default();
@@ -75,7 +120,7 @@ pub async fn prune(
             }
         }
         let among = RawWriter::default().list("$in", &ids).finish();
-        let q = RawWriter::default().document(ID, &among).fields(&removable).finish();
+        let q = RawWriter::default().document(ID, &among).fields(removable).finish();
         // By ids: the index of the date is full of removed entries.
         let by_id = doc! { "limit": 0, "hint": { ID: 1 } };
         let statement = RawWriter::default().document("q", &q).fields(&by_id).finish();
@@ -84,10 +129,6 @@ pub async fn prune(
         let deleted = write::send(collections.database(), "prune records", command).await?;
         pruned.removed += deleted.matched;
     }
-    if over == PruneStatus::Dead {
-        let mut blocking = old;
-        blocking.insert(BLOCKS, true);
-        pruned.blocking = collections.count(index, blocking, None).await?;
-    }
+    pruned.blocking = old.count_blocking(collections).await?;
     Ok(pruned)
 }

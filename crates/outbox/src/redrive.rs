@@ -43,6 +43,8 @@ pub enum Redrive {
     Redeliver,
     /// Dead, scheduled, pending and invalid records are removed, unless they are leased.
     Discard,
+    /// Dead records are removed; others are refused, since they would never be delivered.
+    DiscardDead,
 }
 
 /// Whether a failed statement stops the statements after it.
@@ -148,13 +150,15 @@ pub enum RedriveRefusal {
 }
 
 impl RedriveRefusal {
-    /// Explains why the record was not changed, with the remedy. `redeliver` is the option that
-    /// permits redelivery.
-    pub fn explain(&self, redrive: Redrive, redeliver: &str) -> String {
+    /// Explains why the record was not changed, with the remedy. `option` is what permits more:
+    /// redelivery, or the discard of what is not dead.
+    pub fn explain(&self, redrive: Redrive, option: &str) -> String {
         let permitted = match redrive {
             Redrive::Requeue => "dead records can be requeued",
             Redrive::Redeliver => "dead and done records can be redelivered",
-            Redrive::Discard => "dead, scheduled, pending and invalid records can be discarded",
+            Redrive::Discard | Redrive::DiscardDead => {
+                "dead, scheduled, pending and invalid records can be discarded"
+            }
         };
         match self {
             Self::Missing => "there is no record with this id".to_owned(),
@@ -178,7 +182,10 @@ impl RedriveRefusal {
                  outbox_records to permit it"
             ),
             Self::Status(status) if redrive == Redrive::Requeue && status == DONE => {
-                format!("it is done; use {redeliver} to deliver it to its consumers again")
+                format!("it is done; use {option} to deliver it to its consumers again")
+            }
+            Self::Status(status) if redrive == Redrive::DiscardDead && status != DONE => {
+                format!("it is {status}, not dead; use {option} if it must never be delivered")
             }
             Self::Status(status) => format!("it is {status}; only {permitted}"),
         }
@@ -345,7 +352,9 @@ impl Redriver {
             "multi": true,
         };
         let (action, command, effect) = match redrive {
-            Redrive::Discard => ("discard records", "delete", doc! { "limit": 0 }),
+            Redrive::Discard | Redrive::DiscardDead => {
+                ("discard records", "delete", doc! { "limit": 0 })
+            }
             _ => ("requeue records", "update", change),
         };
         let list: Vec<RawDocumentBuf> = rounds
@@ -369,6 +378,7 @@ impl Redrive {
     fn filter(self) -> Document {
         match self {
             Self::Requeue => doc! { STATUS: exactly(DEAD), ERASED: { "$ne": true } },
+            Self::DiscardDead => doc! { STATUS: exactly(DEAD) },
             Self::Redeliver => doc! {
                 "$or": [{ STATUS: exactly(DEAD) }, { STATUS: exactly(DONE) }],
                 ERASED: { "$ne": true },
@@ -435,7 +445,8 @@ fn refusal(redrive: Redrive, record: &Document) -> Option<RedriveRefusal> {
         (Redrive::Discard, PENDING) => {
             Some(RedriveRefusal::Leased { until: record.get_datetime(LEASE_UNTIL).ok().copied() })
         }
-        (Redrive::Requeue | Redrive::Redeliver, DEAD) | (Redrive::Redeliver, DONE) => None,
+        (Redrive::Requeue | Redrive::Redeliver | Redrive::DiscardDead, DEAD)
+        | (Redrive::Redeliver, DONE) => None,
         (Redrive::Discard, status) if status != DONE => None,
         (_, PENDING | SCHEDULED | DONE | DEAD) => Some(RedriveRefusal::Status(status.to_owned())),
         _ => {

@@ -7,7 +7,8 @@ mod show;
 
 use clap::Subcommand;
 
-use crate::cli::global::{Failure, GlobalArgs, block_on, collections};
+use crate::cli::existing;
+use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::OutputArgs;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::redrive::Redrive;
@@ -51,18 +52,23 @@ pub(super) enum Command {
     Requeue(redrive::Requeue),
     /// Remove dead, scheduled, pending or invalid records that no instance has leased
     #[command(
-        after_help = "Examples:\n  postrider outbox discard 6650f0c2a1b2c3d4e5f60718\n  postrider outbox discard --all --status scheduled --key o-1 --yes"
+        after_help = "Examples:\n  postrider outbox discard 6650f0c2a1b2c3d4e5f60718\n  postrider outbox discard str:order-1 --yes\n  postrider outbox discard --all --status scheduled --key o-1 --yes"
     )]
     Discard(redrive::Discard),
     /// Remove delivered or dead records older than an age
-    #[command(after_help = "Example:\n  postrider outbox prune --status dead --older-than 30d")]
+    #[command(
+        after_help = "Examples:\n  postrider outbox prune --status dead --older-than 30d --dry-run\n  postrider outbox prune --status dead --older-than 30d --yes"
+    )]
     Prune(redrive::Prune),
 }
 
 pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
+    if let Command::Prune(args) = command {
+        args.confirmed()?;
+    }
     let plan = global.resolve_without_relay()?;
     block_on(async {
-        let collections = collections(&plan).await?;
+        let collections = existing::outbox(&plan).await?;
         match command {
             Command::Stats { args, output } => {
                 list::stats(&Inspector::new(collections), args, output.output).await

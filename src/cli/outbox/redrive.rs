@@ -54,9 +54,9 @@ pub(in crate::cli) struct Which {
     /// Report how many records match, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Confirm the change (required with --all)
+    /// Confirm the change (required with --all, and to discard records that are not dead)
     #[arg(long)]
-    yes: bool,
+    pub(super) yes: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -79,6 +79,12 @@ pub(in crate::cli) struct Prune {
     /// Status of the records to remove
     #[arg(long, value_enum, default_value = "done")]
     status: PrunableStatus,
+    /// Report how many records would be removed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Confirm the removal (required)
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -91,6 +97,17 @@ pub(in crate::cli) enum PrunableStatus {
     Dead,
 }
 
+impl Prune {
+    /// Refuses a removal that is not confirmed.
+    pub(super) fn confirmed(&self) -> Result<(), Failure> {
+        if self.yes || self.dry_run {
+            return Ok(());
+        }
+        let detail = "prune: removes every record that matches; check the number with --dry-run, then add --yes";
+        Err(Failure::Usage(vec![detail.to_owned()]))
+    }
+}
+
 pub(super) async fn redrive(
     collections: Collections,
     redrive: Redrive,
@@ -100,6 +117,8 @@ pub(super) async fn redrive(
     let redriver = Redriver::new(collections);
     if which.all {
         all(&redriver, redrive, status, which).await
+    } else if redrive == Redrive::Discard && !which.yes && !which.dry_run {
+        by_id(&redriver, Redrive::DiscardDead, which).await
     } else {
         by_id(&redriver, redrive, which).await
     }
@@ -163,7 +182,11 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
             }
             Err(refusal) => {
                 refused += 1;
-                eprintln!("error: {text}: {}", refusal.explain(redrive, "--redeliver"));
+                let option = match redrive {
+                    Redrive::Discard | Redrive::DiscardDead => "--yes",
+                    Redrive::Requeue | Redrive::Redeliver => "--redeliver",
+                };
+                eprintln!("error: {text}: {}", refusal.explain(redrive, option));
             }
         }
     }
@@ -178,7 +201,7 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
 fn print(redrive: Redrive, redriven: &RedriveResult, format: Format) -> Result<(), Failure> {
     let done = match redrive {
         Redrive::Requeue | Redrive::Redeliver => "requeued",
-        Redrive::Discard => "discarded",
+        Redrive::Discard | Redrive::DiscardDead => "discarded",
     };
     output::figures(&json!({ "matched": redriven.matched, done: redriven.changed }), format)
 }
@@ -193,18 +216,24 @@ pub(super) async fn prune(
         PrunableStatus::Dead => PruneStatus::Dead,
     };
     let age = args.older_than.unwrap_or(plan.schema.retention);
-    let pruned = prune::prune(collections, over, age).await;
-    let pruned =
-        pruned.context("not all records were removed; it is safe to repeat the command")?;
+    let pruned = if args.dry_run {
+        prune::count(collections, over, age).await.context("cannot count the records")?
+    } else {
+        let pruned = prune::prune(collections, over, age).await;
+        pruned.context("not all records were removed; it is safe to repeat the command")?
+    };
     if pruned.blocking > 0 {
         eprintln!(
-            "warning: {} dead records of that age block their keys and were not removed; requeue or discard them",
+            "warning: {} dead records of that age block their keys and are not removed; requeue or discard them",
             pruned.blocking
         );
     }
+    let (matched, removed) = (pruned.removed, if args.dry_run { 0 } else { pruned.removed });
     let counts = match over {
-        PruneStatus::Done => json!({ "pruned": pruned.removed }),
-        PruneStatus::Dead => json!({ "pruned": pruned.removed, "blocking": pruned.blocking }),
+        PruneStatus::Done => json!({ "matched": matched, "pruned": removed }),
+        PruneStatus::Dead => {
+            json!({ "matched": matched, "pruned": removed, "blocking": pruned.blocking })
+        }
     };
     output::figures(&counts, args.output.output)
 }

@@ -104,20 +104,34 @@ pub(super) async fn requeue_outbox_record(
     Ok(Json(RequeueAnswer { matched: 1, requeued: u64::from(!dry_run), note: None }))
 }
 
-/// Discard a record: dead, scheduled, invalid, or pending and not leased
+/// How to discard one record.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DiscardQuery {
+    /// Discard a record that is not dead too: it is never delivered.
+    confirm: Option<bool>,
+    /// Report the outcome, and change nothing.
+    dry_run: Option<bool>,
+}
+
+/// Discard a dead record; with `confirm` also a scheduled or invalid one, or a pending one that is not leased
 #[utoipa::path(delete, path = "/v1/outbox/records/{id}", tag = "outbox",
-    params(RecordPath),
+    params(RecordPath, DiscardQuery),
     responses(
-        (status = 204, description = "the record was deleted"),
+        (status = 204, description = "the record was deleted, or with `dryRun` would be"),
         (status = 404, description = "`not_found`: no record has this id"),
-        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is done"),
+        (status = 409, description = "`record_leased`: a relay delivers it now; `wrong_status`: it is done, or it is not dead and `confirm` is not set"),
     ),
 )]
 pub(super) async fn discard_outbox_record(
-    call: Call<AdminScope, RecordPath>,
+    call: Call<AdminScope, RecordPath, DiscardQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    redrive_one(&call.actor, &call.state, Redrive::Discard, &call.path.id, false).await?;
+    let DiscardQuery { confirm, dry_run } = call.query;
+    let redrive = if confirm == Some(true) { Redrive::Discard } else { Redrive::DiscardDead };
+    let dry_run = dry_run == Some(true);
+    redrive_one(&call.actor, &call.state, redrive, &call.path.id, dry_run).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -153,5 +167,9 @@ fn refused(redrive: Redrive, id: &str, refusal: &RedriveRefusal) -> Problem {
         RedriveRefusal::Server(_) => ProblemCode::Refused,
         RedriveRefusal::Status(_) => ProblemCode::WrongStatus,
     };
-    Problem::conflict(code, refusal.explain(redrive, "redeliver=true"))
+    let option = match redrive {
+        Redrive::Discard | Redrive::DiscardDead => "confirm=true",
+        Redrive::Requeue | Redrive::Redeliver => "redeliver=true",
+    };
+    Problem::conflict(code, refusal.explain(redrive, option))
 }
