@@ -78,11 +78,12 @@ impl Format {
 /// secret.
 pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
     let text = read_text(path).map_err(|cause| FileError::Read { path: path.to_owned(), cause })?;
-    // The byte order mark that some editors write.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let text = text.as_str();
     match Format::of(path) {
         Format::Toml => read_toml(path, text),
-        Format::Yaml => read_yaml(path, text, "invalid YAML"),
+        Format::Yaml => read_yaml(path, text, |line| {
+            wrong_indentation(text, line).unwrap_or_else(|| "invalid YAML".to_owned())
+        }),
         Format::Json => {
             // YAML's parser takes JSON and more, and knows the lines.
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
@@ -93,7 +94,7 @@ pub fn read(path: &Path) -> Result<(Table, Lines), FileError> {
             }
             let unread = "cannot read this JSON: remove control characters, lone surrogates, \
                           numbers above 1.8e308, keys above 1024 characters, or deep nesting";
-            read_yaml(path, text, unread)
+            read_yaml(path, text, |_| unread.to_owned())
         }
     }
 }
@@ -133,14 +134,18 @@ fn resembles_yaml(text: &str) -> bool {
     lines.next().is_some_and(|first| first == "---" || is_key(first))
 }
 
-/// `unread` is the error for what the parser refuses: its own words may quote the text.
-fn read_yaml(path: &Path, text: &str, unread: &str) -> Result<(Table, Lines), FileError> {
+/// `unread` returns the error for what the parser refuses in a line: its own words may quote the text.
+fn read_yaml(
+    path: &Path,
+    text: &str,
+    unread: impl FnOnce(usize) -> String,
+) -> Result<(Table, Lines), FileError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let node = serde_saphyr::from_str_with_options::<Option<Node>>(text, options);
     let node = node.map_err(|error| {
         let location = error.location();
         let (line, column) = location.map_or((1, 1), |at| (at.line(), at.column()));
-        let words = own_words(&error).unwrap_or_else(|| unread.to_owned());
+        let words = own_words(&error).unwrap_or_else(|| unread(line as usize));
         syntax(path, line as usize, column as usize, words)
     })?;
     let mut reader = Reader { path, lines: Lines::new() };
@@ -167,6 +172,46 @@ fn own_words(error: &serde_saphyr::Error) -> Option<String> {
     let text = error.to_string();
     let own = [BEYOND_INTEGERS, NOT_TEXT_KEY];
     own.into_iter().find(|own| text.contains(own)).map(str::to_owned)
+}
+
+/// Names a tab, or an indentation that matches no level, as the cause of an error in this line of YAML.
+fn wrong_indentation(text: &str, line: usize) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
+    let of = |line: usize| lines.get(line.checked_sub(1)?).copied();
+    // The parser may report the line after it.
+    for at in [line, line.saturating_sub(1)] {
+        if of(at).is_some_and(|line| line[..indent(line)].contains('\t')) {
+            return Some(format!(
+                "line {at} begins with a tab, and YAML permits only spaces there; replace it"
+            ));
+        }
+    }
+    let width = indent(of(line)?);
+    let (mut levels, mut opens) = (Vec::new(), false);
+    for earlier in &lines[..line - 1] {
+        let content = earlier.trim();
+        if content.is_empty() || content.starts_with('#') {
+            continue;
+        }
+        let level = indent(earlier);
+        levels.retain(|one| *one < level);
+        levels.push(level);
+        if let Some(item) = content.strip_prefix('-').filter(|item| item.starts_with(' ')) {
+            levels.push(level + 1 + indent(item));
+        }
+        opens = content.ends_with([':', '|', '>', '-', ',', '[', '{']);
+    }
+    let is_deeper = levels.last().is_none_or(|last| width > *last);
+    if levels.contains(&width) || (is_deeper && opens) {
+        return None;
+    }
+    let levels: Vec<String> = levels.iter().map(usize::to_string).collect();
+    Some(format!(
+        "the indentation ({width}) matches no enclosing level ({}); align it with the keys of its \
+         section",
+        levels.join(" or ")
+    ))
 }
 
 fn there_twice(key: &str) -> String {

@@ -12,14 +12,16 @@ const MAX_BYTES: u64 = 16 << 20;
 /// How long a file may take: a pipe may wait for a program that fetches a secret, but not for ever.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads a text that is read once. It may come from a pipe, such as `/dev/stdin` or a shell's `<(…)`.
+/// Reads a text that is read once, without the byte order mark that some editors write. It may come from a
+/// pipe, such as `/dev/stdin` or a shell's `<(…)`.
 ///
 /// # Errors
 ///
 /// The operating system's; also for a file above 16 MiB, and one that does not end within 30 s.
 pub fn read_text(file: &Path) -> Result<String> {
     let text = String::from_utf8(read_within(file, READ_TIMEOUT)?);
-    text.map_err(|_| Error::new(ErrorKind::InvalidData, "it is not valid UTF-8"))
+    let text = text.map_err(|_| Error::new(ErrorKind::InvalidData, "it is not valid UTF-8"))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// Reads a file that clients read again at each connection, so that it must be a regular one, or a link to
@@ -79,7 +81,7 @@ mod tests {
     fn text_comes_from_a_file_a_link_or_a_pipe() {
         let dir = tempfile::tempdir().unwrap();
         let [file, link, pipe] = ["file", "link", "pipe"].map(|name| dir.path().join(name));
-        std::fs::write(&file, "text").unwrap();
+        std::fs::write(&file, "\u{feff}text").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let written = pipe.clone();
@@ -89,7 +91,7 @@ mod tests {
         for path in [&file, &link, &pipe] {
             assert_eq!(read_text(path).unwrap(), "text");
         }
-        assert_eq!(read_regular(&link).unwrap(), b"text");
+        assert_eq!(read_regular(&link).unwrap(), "\u{feff}text".as_bytes());
     }
 
     #[test]
