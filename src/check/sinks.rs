@@ -168,7 +168,11 @@ async fn destinations(
             {
                 report.push(format!("`run` creates {shown} (declare)"));
             }
-            Err(error) => missing.push(format!("{shown}: {error}")),
+            Err(error) => {
+                let error = error.to_string();
+                let is_named = error.starts_with(&shown);
+                missing.push(if is_named { error } else { format!("{shown}: {error}") });
+            }
         }
     }
     let part = format!("sink {name} destinations");

@@ -7,8 +7,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::cli::global::{Failure, GlobalArgs, block_on};
-use crate::cli::healthcheck::{ask, reachable};
+use crate::cli::healthcheck::reachable;
 use crate::cli::output::{self, Format, OutputArgs};
+use crate::ops::client::ask;
 
 /// Far above a thousand keys with their blockers.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
@@ -32,7 +33,8 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
         page.push_str(&format!("&key={}", utf8_percent_encode(key, NON_ALPHANUMERIC)));
     }
     block_on(async {
-        let (status, body) = ask(&address, &page, MAX_ANSWER_BYTES).await?;
+        let asked = ask(&address, &page, MAX_ANSWER_BYTES).await;
+        let (status, body) = asked.map_err(anyhow::Error::from)?;
         if status != StatusCode::OK {
             let line = format!("http://{address}{page}: {} {body}", status.as_u16());
             return Err(Failure::Failed(anyhow!(line)));

@@ -14,6 +14,13 @@ pub struct BindError {
     cause: io::Error,
 }
 
+impl BindError {
+    /// Returns whether a process uses the address.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.cause.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "address already in use".to_owned(),

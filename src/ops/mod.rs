@@ -2,6 +2,7 @@
 
 pub(crate) mod bind;
 mod blocked;
+pub mod client;
 pub mod config;
 mod health;
 pub(crate) mod origin;

@@ -33,8 +33,8 @@ pub(super) struct SubscriptionRequest {
     #[schema(inline)]
     name: SubscriptionName,
     /// `push`: events are copied as outbox records. `pull`: a member reads and acknowledges them.
-    #[schema(inline)]
-    kind: SubscriptionKind,
+    #[schema(inline, required = true, value_type = SubscriptionKind)]
+    kind: Option<SubscriptionKind>,
     /// The position after which it begins. By default 0: all events.
     #[schema(value_type = Option<i64>, minimum = 0)]
     after: Option<Bounded<0, { i64::MAX }>>,
@@ -56,7 +56,7 @@ pub(super) struct SubscriptionRequest {
 
 impl SubscriptionRequest {
     fn subscription(&self) -> NewSubscription {
-        let delivery = match self.kind {
+        let delivery = match self.kind.unwrap_or(SubscriptionKind::Pull) {
             SubscriptionKind::Push => SubscriptionDelivery::Push {
                 destination: self.destination.clone().unwrap_or_default(),
                 max_pending: self.max_pending.map_or(DEFAULT_MAX_PENDING, |most| most.0),
@@ -77,14 +77,19 @@ impl SubscriptionRequest {
 
 impl Request for SubscriptionRequest {
     fn conflicts(&self) -> Vec<Flaw> {
-        let foreign = match self.kind {
+        let Some(kind) = self.kind else {
+            // The members of either kind are not judged without it.
+            let missing = Flaw::new("kind", "is missing");
+            return std::iter::once(missing).chain(self.subscription().flaws()).collect();
+        };
+        let foreign = match kind {
             SubscriptionKind::Push => vec![("lease", self.lease.is_some())],
             SubscriptionKind::Pull => vec![
                 ("destination", self.destination.is_some()),
                 ("maxPending", self.max_pending.is_some()),
             ],
         };
-        let kind = self.kind.word();
+        let kind = kind.word();
         let foreign = foreign.into_iter().filter(|(_, is_given)| *is_given);
         let foreign = foreign
             .map(|(field, _)| Flaw::new(field, format!("a {kind} subscription has none; omit it")));

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::command_line::PLANTED;
 use crate::support::outbox::TestOutbox;
-use crate::support::process::{call, call_with};
+use crate::support::ports::free_port;
+use crate::support::process::{Postrider, call, call_with};
 use crate::support::queue::{Queue, mongo_settings, stdout_settings};
 use serde_json::{Value, json};
 
@@ -148,6 +149,24 @@ async fn a_port_that_is_taken_is_one_finding() {
     let found = check_at(&listen, &stdout_settings(&outbox)).await;
 
     found.only("ops.listen", &listen, "stop the process that uses the port");
+}
+
+#[fixture::test]
+async fn ports_of_a_running_postrider_are_no_failure() {
+    let outbox = TestOutbox::new().await;
+    let api = format!("api.listen=127.0.0.1:{}", free_port());
+    let settings = with(&stdout_settings(&outbox), &["api.enabled=true", &api]);
+    let mut postrider = Postrider::start(&with(&settings, &["ops.listen=127.0.0.1:0"]));
+    let listen = postrider.address().await.to_string();
+    postrider.until_ready().await;
+
+    let found = check_at(&listen, &settings).await;
+
+    assert_eq!((found.code, found.bad()), (Some(0), vec![]), "{:#?}", found.findings);
+    for name in ["ops.listen", "api.listen"] {
+        found.is_good(name, "in use by a Postrider");
+    }
+    postrider.stop().await;
 }
 
 #[fixture::test]
