@@ -14,7 +14,7 @@ use crate::events::Flaw;
 use crate::events::feed::{Feed, FeedFilter};
 use crate::events::subscriptions::new::{DEFAULT_LEASE, DEFAULT_MAX_PENDING};
 use crate::events::subscriptions::{
-    NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionError, SubscriptionReport,
+    NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionEntry, SubscriptionError,
     Subscriptions,
 };
 
@@ -149,11 +149,12 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
         let subscriptions = Subscriptions::new(&context, Feed::new(context.clone()));
         match command {
             Command::Create { args, output } => {
-                show(&subscriptions.create(&args.subscription()).await.map_err(failed)?, output)
+                let created = subscriptions.create(&args.subscription()).await.map_err(failed)?;
+                show(&created, output)
             }
             Command::List(output) => list(&subscriptions.list().await.map_err(failed)?, output),
             Command::Show { name, output } => {
-                show(&subscriptions.get(name).await.map_err(failed)?, output)
+                show(&subscriptions.show(name).await.map_err(failed)?, output)
             }
             Command::Replay { name, position } => {
                 let replayed = subscriptions.replay(name, *position).await.map_err(failed)?;
@@ -210,9 +211,9 @@ fn usage(flaw: &Flaw) -> String {
     format!("{option}: {}", flaw.detail)
 }
 
-fn list(reports: &[SubscriptionReport], output: &OutputArgs) -> Result<(), Failure> {
+fn list(entries: &[SubscriptionEntry], output: &OutputArgs) -> Result<(), Failure> {
     if output.output == Format::Json {
-        return output::json(&json(reports)?);
+        return output::json(&json(entries)?);
     }
     let heading = [
         "name",
@@ -225,7 +226,17 @@ fn list(reports: &[SubscriptionReport], output: &OutputArgs) -> Result<(), Failu
         "parked",
         "error",
     ];
-    let row = |report: &SubscriptionReport| {
+    let row = |entry: &SubscriptionEntry| {
+        let report = match entry {
+            SubscriptionEntry::Valid(report) => report,
+            SubscriptionEntry::Invalid(report) => {
+                let mut row = vec![String::new(); heading.len()];
+                row[0].clone_from(&report.name);
+                report.state.clone_into(&mut row[2]);
+                row[8] = shortened(report.error.clone(), MAX_CELL_CHARS);
+                return row;
+            }
+        };
         vec![
             report.name.clone(),
             report.kind.word().to_owned(),
@@ -238,10 +249,10 @@ fn list(reports: &[SubscriptionReport], output: &OutputArgs) -> Result<(), Failu
             shortened(report.error.clone().unwrap_or_default(), MAX_CELL_CHARS),
         ]
     };
-    output::table(&heading, &reports.iter().map(row).collect::<Vec<_>>())
+    output::table(&heading, &entries.iter().map(row).collect::<Vec<_>>())
 }
 
-fn show(report: &SubscriptionReport, output: &OutputArgs) -> Result<(), Failure> {
+fn show(report: &impl serde::Serialize, output: &OutputArgs) -> Result<(), Failure> {
     let report = json(report)?;
     match (output.output, &report) {
         (Format::Table, Value::Object(fields)) => {

@@ -51,6 +51,7 @@ problem_codes! {
     Refused "refused" "Change refused by MongoDB",
     StreamEnded "stream_ended" "Event stream has ended",
     SubscriptionExists "subscription_exists" "Subscription exists already",
+    SubscriptionInvalid "subscription_invalid" "Subscription is invalid",
     SubscriptionPaused "subscription_paused" "Subscription is paused",
     TooLarge "too_large" "Record too large",
     TooManyParked "too_many_parked" "Too many parked events",

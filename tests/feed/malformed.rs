@@ -1,9 +1,12 @@
 //! Documents and collections that are not as Postrider writes them: they stop nothing else.
 
 use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
 use postrider::events::feed::FeedFilter;
+use postrider::events::{EventStream, Range};
+use postrider::names::{AggregateId, AggregateName};
 
-use crate::support::outbox::eventually;
+use crate::support::outbox::{REPLACED, eventually, insert_broken};
 use crate::util::{TestFeed, all, lines, stored};
 
 /// Appends to another aggregate, and waits until it has its position.
@@ -65,6 +68,65 @@ async fn odd_document_stops_no_reader() {
     let positions: Vec<i64> = events.iter().map(|event| event.position).collect();
     assert_eq!(positions, (1..=9).collect::<Vec<_>>(), "{:?}", lines(&events));
     assert!(events.iter().any(|event| event.aggregate_id == "sound"));
+    running.stop().await;
+}
+
+/// MongoDB stores such bytes, and some drivers write them.
+#[fixture::test]
+async fn bytes_that_are_not_text_stop_no_reader() {
+    let test = TestFeed::new().await;
+    let body = |name: &str, field: &str, text: &str| doc! { "body": [{ "id": "e", "name": name, "body": { field: text, "n": 7 } }] };
+    let odd = [
+        (body("MARK", "t", "x"), "body.0.name"),
+        (body("E", "t", "MARK"), "body.0.body.t"),
+        (body("E", "MARK", "x"), r"body.0.body.\xff\xfe\xfd\xfc"),
+        (doc! { "header": { "h": "MARK" } }, "header.h"),
+        (doc! { "tenantId": "MARK" }, "tenantId"),
+        (doc! { "_id": "MARK" }, "_id"),
+        (doc! { "requestId": "MARK" }, "requestId"),
+        (doc! { "extra": "MARK" }, "extra"),
+        // This one has no aggregate, and so no position.
+        (doc! { "aggregateId": "aMARK", "requestId": "other" }, ""),
+    ];
+    for (number, (fields, _)) in odd.iter().enumerate() {
+        let stream = crate::util::stream("order", &format!("odd-{number}"), 1, fields.clone());
+        insert_broken(&test.streams("order"), &stream).await;
+    }
+    test.insert("order", "sound", 1, doc! {}).await;
+    let running = test.sequence();
+
+    let events = test.until(9).await;
+
+    let positions: Vec<i64> = events.iter().map(|event| event.position).collect();
+    assert_eq!(positions, (1..=9).collect::<Vec<_>>(), "{:?}", lines(&events));
+    for (number, (_, path)) in odd.iter().enumerate().take(8) {
+        let id = AggregateId::new(&format!("odd-{number}")).unwrap();
+        let found = events.iter().find(|event| event.aggregate_id == id.as_str()).unwrap();
+        let paths: Vec<_> =
+            found.invalid.iter().map(|field| field.split(':').next().unwrap()).collect();
+        // (Some drivers leave an unknown field alone.)
+        assert!(paths == [*path] || (*path == "extra" && paths.is_empty()), "{found:?}");
+        // And the stream of the aggregate alone.
+        let range = Range::default();
+        let order = AggregateName::new("order").unwrap();
+        let loaded = test.store.load(&order, &id, &range).await.unwrap();
+        let loaded: Vec<EventStream> = loaded.try_collect().await.unwrap();
+        assert_eq!((loaded.len(), &loaded[0].invalid), (1, &found.invalid));
+        assert_eq!(loaded[0].body[0].body, found.body);
+    }
+    // The one without an aggregate, which is the first one, is not in the list and does not shorten it.
+    let order = AggregateName::new("order").unwrap();
+    for limit in [9, 10, 100] {
+        let ids = test.store.aggregate_ids(&order, None, limit, None).await.unwrap();
+        assert_eq!((ids.len(), ids[8].as_str()), (9, "sound"), "{limit}");
+    }
+    let of = |number: usize| {
+        let id = format!("odd-{number}");
+        events.iter().find(|event| event.aggregate_id == id).unwrap()
+    };
+    assert_eq!(of(0).name, REPLACED);
+    assert_eq!(of(1).body, doc! { "t": REPLACED, "n": 7 });
+    assert_eq!(of(3).header, doc! { "h": REPLACED });
     running.stop().await;
 }
 
@@ -317,4 +379,26 @@ async fn holes_and_large_appends_are_passed() {
         assert!(read.is_sorted_by_key(|event| event.position));
     }
     running.stop().await;
+}
+
+/// With a guessed head or without names, a page would be empty, and its reader would go past all events.
+#[fixture::test]
+async fn state_of_another_type_is_an_error_and_skips_no_event() {
+    let test = TestFeed::new().await;
+    let running = test.sequence();
+    test.append("order", "1", "a", 1).await;
+    test.until(1).await;
+    running.stop().await;
+    let known = test.state().find_one(doc! {}).await.unwrap().unwrap();
+    for (field, odd) in [("head", Bson::from("1")), ("names", "order".into()), ("feed", 7.into())] {
+        let change = doc! { "$set": { field: odd } };
+        test.state().update_one(doc! {}, change).await.unwrap();
+
+        let page = test.feed.page(None, 0, &FeedFilter::default(), 10).await;
+
+        let error = format!("{:?}", page.unwrap_err());
+        assert!(error.contains(field) && error.contains("postrider_feed"), "{error}");
+        test.state().replace_one(doc! {}, &known).await.unwrap();
+    }
+    assert_eq!(all(&test.feed).await.len(), 1);
 }

@@ -6,6 +6,7 @@ use postrider::events::query::{
 };
 use serde_json::json;
 
+use crate::support::outbox::{REPLACED, insert_broken};
 use crate::world::{World, condition, field, ids, order, part, query, sorted};
 
 const COUNT: i32 = 25;
@@ -171,5 +172,47 @@ async fn unknown_aggregates_have_nothing() {
         assert_eq!((paged.items.len(), paged.total), (0, 0));
         assert_eq!(queries.count(target, &order(), &query).await.unwrap(), 0);
         assert_eq!(queries.single(target, &order(), &query).await.unwrap(), None);
+    }
+}
+
+/// MongoDB stores bytes that are not text, and some drivers write them.
+#[fixture::test]
+async fn document_that_is_not_text_is_found_and_marked() {
+    let world = World::new().await;
+    for target in [Target::Events, Target::Snapshots] {
+        for document in [
+            doc! { "_id": "1", "deleted": false, "state": { "t": "a" } },
+            doc! { "_id": "2", "deleted": false, "state": { "t": "MARK", "n": 7 } },
+            doc! { "_id": "3", "deleted": false, "state": { "t": "b" } },
+            doc! { "_id": "MARK", "deleted": false, "state": { "t": "c" } },
+        ] {
+            insert_broken(&world.collection(target), &document).await;
+        }
+        let queries = world.queries();
+        let all = query(Condition::All);
+
+        let page = queries.page(target, &order(), &all, Page { index: 1, size: 10 }).await.unwrap();
+        let (listed, _) = part(&queries, target, &all, 10, None).await.unwrap();
+
+        assert_eq!((page.total, &page.items), (4, &listed));
+        let marked = doc! {
+            "_id": "2", "deleted": false, "state": { "t": REPLACED, "n": 7 },
+            "invalid": ["state.t: is not valid UTF-8"],
+        };
+        assert_eq!(listed[1], marked);
+        assert_eq!(listed[2], doc! { "_id": "3", "deleted": false, "state": { "t": "b" } });
+        assert_eq!(listed[3].get_str("_id").unwrap(), REPLACED);
+        // In parts: the cursor behind the one without a valid id is that before it.
+        let mut ids = Vec::new();
+        let mut after = None;
+        for _ in 0..3 {
+            let (part, next) = part(&queries, target, &all, 2, after.as_deref()).await.unwrap();
+            ids.extend(part.iter().map(|found| found.get_str("_id").unwrap().to_owned()));
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(ids, ["1", "2", "3", REPLACED]);
     }
 }

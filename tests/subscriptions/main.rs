@@ -21,6 +21,7 @@ mod commands;
 mod crash;
 mod erased;
 mod http;
+mod invalid;
 mod owners;
 mod parked;
 mod pull;

@@ -40,6 +40,13 @@ async fn parked_event_is_acknowledged_and_listed() {
     assert_eq!(listed[0].member.as_deref(), Some("a"));
     assert_eq!(all.subscriptions.parked(outbox, "billing", 1, 10).await.unwrap(), listed[1..]);
     assert_eq!(all.pull("billing", "a").await.unwrap().items.len(), 1);
+    // One that another program has changed hides no other.
+    let stored = all.test.database().collection::<bson::Document>("postrider_parked");
+    let odd = doc! { "$set": { "reason": 7, "position": "third" } };
+    stored.update_one(doc! { "position": 3 }, odd).await.unwrap();
+    let shown = all.subscriptions.parked(outbox, "billing", 0, 10).await.unwrap();
+    assert_eq!(shown[0], listed[0]);
+    assert_eq!((shown.len(), shown[1].position, shown[1].reason.as_str()), (2, 3, ""));
 
     assert_eq!(all.subscriptions.discard_parked("billing", Some(1)).await.unwrap(), 1);
     assert_eq!(all.subscriptions.get("billing").await.unwrap().parked, Some(1));

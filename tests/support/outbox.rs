@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
-use bson::{Bson, Document, Timestamp, doc};
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Bson, Document, Timestamp, doc, rawdoc};
 use mongodb::{Client, Collection};
 use postrider::outbox::collections::Collections;
 use postrider::outbox::record::{Record, RecordVersion};
@@ -186,6 +186,31 @@ pub async fn insert_raw(collections: &Collections, record: Document) {
     let raw = RawDocumentBuf::try_from(&record).unwrap();
     collections.records().insert_one(raw).await.unwrap();
 }
+
+/// The document with each text `MARK` in it made invalid UTF-8, which MongoDB stores and some drivers write.
+pub fn broken(document: &Document) -> RawDocumentBuf {
+    let mut bytes = RawDocumentBuf::try_from(document).unwrap().into_bytes();
+    for at in 0..bytes.len() - 4 {
+        if &bytes[at..at + 4] == b"MARK" {
+            bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
+        }
+    }
+    RawDocumentBuf::from_bytes(bytes).unwrap()
+}
+
+/// Inserts the [`broken`] document. (The driver's own insertion reads the `_id`.)
+pub async fn insert_broken(collection: &Collection<Document>, document: &Document) {
+    let mut documents = RawArrayBuf::new();
+    documents.push(broken(document));
+    let mut command = rawdoc! { "insert": collection.name() };
+    command.append(cstr!("documents"), documents);
+    let database = collection.client().database(&collection.namespace().db);
+    let written = database.run_raw_command(command).await.unwrap();
+    assert_eq!(written.get_i32("n").unwrap(), 1, "{written}");
+}
+
+/// The text that is shown in its place.
+pub const REPLACED: &str = "\u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
 /// Waits for a condition, up to a minute.
 pub async fn eventually<F, Fut>(what: &str, mut condition: F)

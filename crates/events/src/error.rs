@@ -157,7 +157,4 @@ pub enum LoadError {
     /// MongoDB failed.
     #[error("cannot read the events")]
     Store(#[from] StoreError),
-    /// A stored document is not an event stream.
-    #[error("invalid document in the event stream")]
-    Decode(#[source] bson::error::Error),
 }

@@ -18,6 +18,7 @@
 //! | `transaction` | writes streams and records, all or nothing |
 //! | `unit_of_work`, `unit_run` | the user's own writes, appends and records in one transaction |
 //! | [`stream`], `records` | the two kinds of documents |
+//! | `decode` | reads of documents, whatever they contain |
 //! | [`ending`] | ends and erases streams |
 //! | [`load`] | reads |
 //! | [`feed`] | one position for each event of the context, and reads in their order |
@@ -34,6 +35,7 @@ mod commits;
 pub mod config;
 pub mod context;
 mod decide;
+mod decode;
 mod document;
 pub mod ending;
 pub mod error;

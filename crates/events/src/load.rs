@@ -11,6 +11,7 @@ use postrider_outbox::fields::exactly;
 use postrider_store::{StoreError, limits, within};
 
 use crate::context::CollectionKind;
+use crate::decode::decode;
 use crate::error::{Flaw, LoadError};
 use crate::integer::integral;
 use crate::lookup::{Certainty, latest_version};
@@ -119,7 +120,7 @@ impl EventStore {
         let limit = range.limit.unwrap_or(0);
         let filter = filter(id, range);
         let found = self.find(name, filter, doc! { VERSION: 1 }, limit).await?;
-        Ok(found.map(|read| read.and_then(|raw| decode(&raw))))
+        Ok(found.map(|read| read.and_then(|raw| readable(&raw))))
     }
 
     /// Reads the append with this version.
@@ -194,9 +195,18 @@ impl EventStore {
         if let Some(tenant) = tenant_id {
             filter.insert(TENANT_ID, exactly(tenant));
         }
-        let found = self.find(name, filter, doc! { AGGREGATE_ID: 1 }, limit).await?;
-        let id = |raw: RawDocumentBuf| raw.get_str(AGGREGATE_ID).unwrap_or_default().to_owned();
-        found.map_ok(id).try_collect().await
+        let order = doc! { AGGREGATE_ID: 1 };
+        let id = |raw: &RawDocumentBuf| raw.get_str(AGGREGATE_ID).ok().map(str::to_owned);
+        let found = self.find(name, filter.clone(), order.clone(), limit).await?;
+        let found: Vec<RawDocumentBuf> = found.try_collect().await?;
+        let ids: Vec<String> = found.iter().filter_map(id).collect();
+        if ids.len() == found.len() {
+            return Ok(ids);
+        }
+        // An id that is not UTF-8 is left out, and must not shorten the list.
+        let found = self.find(name, filter, order, 0).await?;
+        let ids = found.try_filter_map(|raw| std::future::ready(Ok(id(&raw))));
+        ids.take(usize::try_from(limit).unwrap_or(usize::MAX)).try_collect().await
     }
 
     /// Checks by one seek that a stream has not ended, and returns the version of the aggregate; 0 if it
@@ -227,7 +237,7 @@ impl EventStore {
         filter: Document,
     ) -> Result<Option<EventStream>, LoadError> {
         let found = self.find(name, filter, doc! { VERSION: -1 }, 1).await?;
-        pin!(found).try_next().await?.as_ref().map(decode).transpose()
+        pin!(found).try_next().await?.as_ref().map(|raw| readable(raw)).transpose()
     }
 
     /// A limit of 0 is none.
@@ -282,11 +292,10 @@ fn filter(id: &AggregateId, range: &Range) -> Document {
     filter
 }
 
-fn decode(raw: &RawDocumentBuf) -> Result<EventStream, LoadError> {
+fn readable(raw: &RawDocumentBuf) -> Result<EventStream, LoadError> {
+    let stream = decode(raw);
     if is_unreadable(raw) {
-        let version = Document::try_from(raw.as_ref()).ok();
-        let version = version.as_ref().and_then(|found| integral(found.get(VERSION)?)).unwrap_or(0);
-        return Err(LoadError::Ended { version });
+        return Err(LoadError::Ended { version: stream.version });
     }
-    bson::deserialize_from_slice(raw.as_bytes()).map_err(LoadError::Decode)
+    Ok(stream)
 }

@@ -76,7 +76,8 @@ impl PreparedAppend {
     }
 
     fn of_kind(append: Append, ending: Option<EndKind>) -> Result<Self, Vec<Flaw>> {
-        let mut flaws = append.flaws();
+        // (The request of an ending is checked; the ids that its append continues are those that are stored.)
+        let mut flaws = if ending.is_none() { append.flaws() } else { Vec::new() };
         let header = encode(&mut flaws, "header", &append.header);
         let mut bodies = Vec::with_capacity(append.events.len());
         for (index, event) in append.events.iter().enumerate() {

@@ -76,10 +76,14 @@ pub struct EventStream {
     pub position: Option<i64>,
     /// The events.
     pub body: Vec<Event>,
+    /// The fields of the stored document that cannot be decoded, and why; absent where everything can.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "json", schema(required = false))]
+    pub invalid: Vec<String>,
 }
 
 /// One event.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = EventAnswer))]
 #[serde(rename_all = "camelCase")]
 pub struct Event {

@@ -129,6 +129,7 @@ mod tests {
             command_id: None,
             create_time: 0,
             header: Document::new(),
+            invalid: Vec::new(),
             stream_id: stream.into(),
         }
     }

@@ -27,7 +27,6 @@ impl From<LoadError> for Problem {
             LoadError::Range(flaw) => Self::invalid(vec![flaw]),
             LoadError::Ended { version } => Self::gone(error.to_string()).at_version(version),
             LoadError::Store(error) => error.into(),
-            LoadError::Decode(_) => Self::fault(&error),
         }
     }
 }

@@ -186,7 +186,6 @@ impl From<FeedError> for Problem {
             FeedError::PositionAhead { .. } => Self::conflict(ProblemCode::PositionAhead, detail),
             FeedError::Missing => Self::unavailable(detail),
             FeedError::Store(error) => error.into(),
-            FeedError::Decode(_) => Self::fault(&error),
         }
     }
 }

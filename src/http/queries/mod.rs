@@ -327,7 +327,6 @@ impl From<QueryError> for Problem {
             }
             QueryError::Unsortable(unsortable) => Self::wrong("sort", unsortable.to_string()),
             QueryError::Timeout { .. } => Self::unavailable(detail),
-            QueryError::Decode(_) => Self::fault(&error),
             QueryError::Store(error) => error.into(),
         }
     }

@@ -12,7 +12,8 @@ use crate::events::feed::FeedFilter;
 use crate::events::json::Request;
 use crate::events::subscriptions::new::{DEFAULT_LEASE, DEFAULT_MAX_PENDING};
 use crate::events::subscriptions::{
-    NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionKind, SubscriptionReport,
+    NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionEntry, SubscriptionKind,
+    SubscriptionReport,
 };
 use crate::http::extract::{AdminScope, Body, Call, NoBody, ReadScope};
 use crate::http::list::Listed;
@@ -124,12 +125,12 @@ pub(super) async fn create_subscription(
 
 /// List all subscriptions, with their positions and lags
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", responses(
-    (status = 200, description = "all subscriptions", body = Listed<SubscriptionReport>),
+    (status = 200, description = "all subscriptions", body = Listed<SubscriptionEntry>),
     (status = 404, description = "`not_found`: the feed is not enabled on this instance"),
 ))]
 pub(super) async fn list_subscriptions(
     call: Call<ReadScope>,
-) -> Result<Json<Listed<SubscriptionReport>>, Problem> {
+) -> Result<Json<Listed<SubscriptionEntry>>, Problem> {
     Ok(Json(call.state.subscriptions()?.list().await?.into()))
 }
 
@@ -137,14 +138,14 @@ pub(super) async fn list_subscriptions(
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions",
     params(SubscriptionPath),
     responses(
-        (status = 200, description = "the subscription", body = SubscriptionReport),
+        (status = 200, description = "the subscription", body = SubscriptionEntry),
         (status = 404, description = "`not_found`: no subscription has this name"),
     ),
 )]
 pub(super) async fn get_subscription(
     call: Call<ReadScope, SubscriptionPath>,
-) -> Result<Json<SubscriptionReport>, Problem> {
-    Ok(Json(call.state.subscriptions()?.get(call.path.name.as_str()).await?))
+) -> Result<Json<SubscriptionEntry>, Problem> {
+    Ok(Json(call.state.subscriptions()?.show(call.path.name.as_str()).await?))
 }
 
 /// Delete a subscription and its parked events
@@ -173,7 +174,7 @@ pub(super) async fn delete_subscription(
     responses(
         (status = 200, description = "the subscription returns and copies no more events", body = SubscriptionReport),
         (status = 404, description = "`not_found`: no subscription has this name"),
-        (status = 409, description = "`wrong_feed`: the subscription has stopped; replay it"),
+        (status = 409, description = "`wrong_feed`: the subscription has stopped; replay it; `subscription_invalid`: this version cannot read it"),
     ),
 )]
 pub(super) async fn pause_subscription(
@@ -192,7 +193,7 @@ pub(super) async fn pause_subscription(
     responses(
         (status = 200, description = "the subscription continues after its position", body = SubscriptionReport),
         (status = 404, description = "`not_found`: no subscription has this name"),
-        (status = 409, description = "`wrong_feed`: the subscription has stopped; replay it"),
+        (status = 409, description = "`wrong_feed`: the subscription has stopped; replay it; `subscription_invalid`: this version cannot read it"),
     ),
 )]
 pub(super) async fn resume_subscription(
@@ -221,7 +222,7 @@ pub(super) struct ReplayQuery {
     responses(
         (status = 200, description = "earlier leases have ended; parked events after the position were removed, because they come again", body = SubscriptionReport),
         (status = 404, description = "`not_found`: no subscription has this name"),
-        (status = 409, description = "`position_ahead`: the position is beyond the head"),
+        (status = 409, description = "`position_ahead`: the position is beyond the head; `subscription_invalid`: this version cannot read it"),
     ),
 )]
 pub(super) async fn replay_subscription(

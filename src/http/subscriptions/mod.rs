@@ -43,6 +43,9 @@ impl From<SubscriptionError> for Problem {
         match error {
             SubscriptionError::Invalid(flaws) => Self::invalid(flaws),
             SubscriptionError::Unknown(_) => Self::not_found(detail),
+            SubscriptionError::Unreadable { .. } => {
+                Self::conflict(ProblemCode::SubscriptionInvalid, detail)
+            }
             SubscriptionError::Exists(_) => Self::conflict(ProblemCode::SubscriptionExists, detail),
             SubscriptionError::TooMany(_) => {
                 Self::conflict(ProblemCode::TooManySubscriptions, detail)
@@ -71,7 +74,6 @@ impl From<SubscriptionError> for Problem {
                 Self::conflict(ProblemCode::PositionAhead, detail)
             }
             SubscriptionError::Feed(FeedError::Missing) => Self::unavailable(detail),
-            SubscriptionError::Feed(FeedError::Decode(_)) => Self::fault(&error),
             SubscriptionError::Feed(FeedError::Store(source))
             | SubscriptionError::Store(source) => source.into(),
         }

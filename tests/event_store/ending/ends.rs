@@ -2,6 +2,7 @@
 
 use bson::doc;
 use futures_util::future::join_all;
+use postrider::context::CollectionKind;
 use postrider::events::{
     AppendError, EndError, Expected, PendingRecords, StreamEnding, UnitError, UnitOutcome,
 };
@@ -40,6 +41,31 @@ async fn end_is_an_append_of_a_reserved_event() {
     assert_eq!(record.get_str("type").unwrap(), "postrider.StreamEnded");
     assert_eq!(record.get_document("payload").unwrap(), &body);
     assert_eq!(record.get_str("tenantId").unwrap(), "t");
+}
+
+/// Wow stores no owner as an empty text; other programs store what a client may not send.
+#[fixture::test]
+async fn stream_is_ended_and_erased_whatever_ids_it_has() {
+    let test = TestStore::new().await;
+    let streams = test.store.context().collection(CollectionKind::Events, "order");
+    for (aggregate, ids) in [
+        ("1", doc! { "ownerId": "", "tenantId": "x".repeat(300) }),
+        ("2", doc! { "ownerId": 7, "tenantId": "" }),
+    ] {
+        test.store.append(append(aggregate, "a")).await.unwrap();
+        let stored = doc! { "aggregateId": aggregate };
+        streams.update_one(stored.clone(), doc! { "$set": ids.clone() }).await.unwrap();
+
+        end(&test.store, aggregate, "e").await.unwrap();
+
+        let newest = streams.find_one(stored).sort(doc! { "version": -1 }).await.unwrap().unwrap();
+        let texts = ids.iter().filter(|(_, id)| id.as_str().is_some());
+        for (field, id) in texts {
+            assert_eq!(newest.get(field), Some(id), "{aggregate}");
+        }
+    }
+    let erased = erase(&test.store, "x").await.unwrap();
+    assert_eq!(erased.version, 3);
 }
 
 #[fixture::test]

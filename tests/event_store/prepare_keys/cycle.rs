@@ -1,9 +1,10 @@
 //! Prepares, reads, changes and rolls back keys.
 
 use bson::{Bson, bson, doc};
-use postrider::prepare::{PrepareKey, PrepareName, Prepared, Ttl};
+use postrider::prepare::{PrepareError, PrepareKey, PrepareName, Prepared, Ttl};
 
 use crate::home::Home;
+use crate::support::outbox::insert_broken;
 
 #[fixture::test]
 async fn key_is_prepared_once_and_again_after_rollback() {
@@ -104,4 +105,22 @@ async fn values_have_the_users_type() {
     assert!(keys.reprepare("k", Some(&ada), &bob, Ttl::Forever).await.unwrap());
     assert!(!keys.rollback_value("k", &ada).await.unwrap());
     assert!(keys.rollback_value("k", &bob).await.unwrap());
+}
+
+/// MongoDB stores bytes that are not text, and some drivers write them.
+#[fixture::test]
+async fn key_whose_value_is_not_text_can_be_released() {
+    let home = Home::new().await;
+    let keys = home.keys();
+    keys.prepare("sound", &bson!("x"), Ttl::Forever).await.unwrap();
+    let stored = home.stored();
+    insert_broken(&stored, &doc! { "_id": "odd", "value": { "t": "MARK" } }).await;
+
+    let error = keys.get("odd").await.unwrap_err();
+
+    assert!(matches!(error, PrepareError::Decode(_)), "{error:?}");
+    assert!(!keys.prepare("odd", &bson!("mine"), Ttl::Forever).await.unwrap());
+    assert_eq!(keys.get_value("sound").await.unwrap(), Some(bson!("x")));
+    assert!(keys.rollback("odd").await.unwrap());
+    assert!(keys.prepare("odd", &bson!("mine"), Ttl::Forever).await.unwrap());
 }

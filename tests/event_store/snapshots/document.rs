@@ -5,6 +5,7 @@ use postrider::context::CollectionKind;
 use postrider::snapshot::Snapshot;
 
 use crate::home::{Home, id, order};
+use crate::support::outbox::{REPLACED, insert_broken};
 
 async fn stored(home: &Home, id: &str) -> Document {
     let snapshots = home.context.collection(CollectionKind::Snapshots, "order");
@@ -220,4 +221,24 @@ async fn state_like_extended_json_is_unchanged() {
 
         assert_eq!((loaded.version, loaded.state), (version, state));
     }
+}
+
+/// MongoDB stores bytes that are not text, and some drivers write them.
+#[fixture::test]
+async fn snapshot_that_is_not_text_is_loaded_and_marked() {
+    let home = Home::new().await;
+    let stored = home.context.collection(CollectionKind::Snapshots, "order");
+    let odd =
+        doc! { "_id": "order-1", "version": 3, "tenantId": "t", "state": { "a": "MARK", "n": 7 } };
+    insert_broken(&stored, &odd).await;
+
+    let loaded = home.snapshots().load(&order(), &id("order-1"), Some("t")).await.unwrap().unwrap();
+
+    assert_eq!((loaded.version, loaded.state), (3, doc! { "a": REPLACED, "n": 7 }));
+    assert_eq!(loaded.invalid, ["state.a: is not valid UTF-8"]);
+    // And replaced by a newer one.
+    let saved = Snapshot::new(id("order-1"), 4, doc! { "n": 8 });
+    home.snapshots().save(&order(), saved).await.unwrap();
+    let loaded = home.snapshots().load(&order(), &id("order-1"), None).await.unwrap().unwrap();
+    assert_eq!((loaded.version, loaded.invalid), (4, vec![]));
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::eraser::Progress;
 use crate::append::Appended;
 
 /// An erasure that a majority has, and how far it is.
@@ -27,6 +28,11 @@ pub struct Erasure {
     /// The records that have their payload still.
     #[cfg_attr(feature = "json", schema(example = 0))]
     pub pending: u64,
+    /// The subscriptions that this version cannot read, and for which it waits: their records are not known. Correct or
+    /// delete them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "json", schema(required = false))]
+    pub invalid_subscriptions: Vec<String>,
     /// What was erased until now.
     pub erased: ErasureCounts,
     /// The copies of the events that an erasure does not reach.
@@ -108,12 +114,8 @@ const UNREACHABLE: [Unreachable; 6] = [
 ];
 
 impl Erasure {
-    pub(super) fn new(
-        appended: Appended,
-        state: ErasureState,
-        pending: u64,
-        erased: ErasureCounts,
-    ) -> Self {
+    pub(super) fn new(appended: Appended, progress: Progress) -> Self {
+        let Progress { state, pending, invalid, counts: erased } = progress;
         Self {
             id: appended.id,
             aggregate_id: appended.aggregate_id,
@@ -122,6 +124,7 @@ impl Erasure {
             replayed: appended.replayed,
             state,
             pending,
+            invalid_subscriptions: invalid.into_iter().collect(),
             erased,
             unreachable: UNREACHABLE.to_vec(),
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bson::{Document, doc};
+use bson::doc;
+use bson::raw::RawDocumentBuf;
 use postrider_outbox::erase::PendingRecords;
 use postrider_store::text::chain;
 use postrider_store::{StoreError, limits, within};
@@ -98,15 +99,13 @@ impl EventStore {
             Err(error) => {
                 let error = chain(&error);
                 warn!(stream = %name, aggregate = %id, error, "failed to continue an erasure");
-                let (state, counts) = (ErasureState::Running, ErasureCounts::default());
-                Progress { state, pending: 0, counts }
+                Progress::new(ErasureState::Running, ErasureCounts::default())
             }
         };
         if progress.state != ErasureState::Complete {
             self.erasure_begun().notify_one();
         }
-        let Progress { state, pending, counts } = progress;
-        Ok(Erasure::new(appended, state, pending, counts))
+        Ok(Erasure::new(appended, progress))
     }
 
     async fn append_ending(
@@ -144,8 +143,9 @@ impl EventStore {
         &self,
         name: &AggregateName,
         id: &AggregateId,
-    ) -> Result<Option<Document>, StoreError> {
+    ) -> Result<Option<RawDocumentBuf>, StoreError> {
         let streams = self.context().collection(CollectionKind::Events, name.as_str());
+        let streams = streams.clone_with_type::<RawDocumentBuf>();
         let finding = streams
             .find_one(doc! { AGGREGATE_ID: id.as_str() })
             .sort(doc! { VERSION: -1 })

@@ -1,22 +1,25 @@
 //! Erases the content of a stream, in pages.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::Collection;
 use postrider_outbox::collections::Collections;
 use postrider_outbox::erase::RecordEraser;
 use postrider_store::{StoreError, connect, failpoint, limits, within};
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::answer::{ErasureCounts, ErasureState};
 use super::work::{
-    ATTEMPTS, CLAIM_MILLIS, COLLECTION, DISCARDED, DUE_AT, EMPTIED_TO, EVENTS, NewWork, RECORDS,
-    RECORDS_TO, SNAPSHOT, VERSIONS, Work, counts, pending_records, work_id,
+    ATTEMPTS, CLAIM_MILLIS, COLLECTION, DISCARDED, DUE_AT, EMPTIED_TO, EVENTS, INVALID, NewWork,
+    RECORDS, RECORDS_TO, SNAPSHOT, VERSIONS, Work, counts, pending_records, work_id,
 };
 use crate::context::{CollectionKind, Context};
+use crate::decode::{decode_any, id_text};
 use crate::integer::integral;
 use crate::metrics::ErasureMetrics;
 use crate::names::AggregateKey;
@@ -24,7 +27,7 @@ use crate::stream::fields::{
     AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, POSITION, SIZE, VERSION,
 };
 use crate::stream::record_ids;
-use crate::subscriptions::{copies_of, count_erasure};
+use crate::subscriptions::{Copies, copies_of, count_erasure};
 
 /// The appends of one page.
 const PAGE_APPENDS: u32 = 100;
@@ -44,17 +47,26 @@ pub(super) struct Eraser {
 }
 
 /// How far an attempt has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) state: ErasureState,
     /// The records that have their payload still.
     pub(super) pending: u64,
+    /// The invalid subscriptions whose records are not known.
+    pub(super) invalid: BTreeSet<String>,
     pub(super) counts: ErasureCounts,
+}
+
+impl Progress {
+    pub(super) fn new(state: ErasureState, counts: ErasureCounts) -> Self {
+        Self { state, pending: 0, invalid: BTreeSet::new(), counts }
+    }
 }
 
 /// One append of a page.
 struct ErasedAppend {
-    id: Bson,
+    /// The id of its document, as text.
+    id: String,
     version: i64,
     size: u64,
 }
@@ -91,8 +103,7 @@ impl Eraser {
             let erasure = found.as_ref().and_then(|found| found.get_document(ERASURE).ok());
             let (Some(found), Some(erasure)) = (&found, erasure) else { break };
             if erasure.contains_key(VERSIONS) {
-                let (state, counts) = (ErasureState::Complete, counts(erasure));
-                return Ok(Progress { state, pending: 0, counts });
+                return Ok(Progress::new(ErasureState::Complete, counts(erasure)));
             }
             self.begin_again(aggregate, stream_id, found, erasure).await?;
         }
@@ -137,12 +148,10 @@ impl Eraser {
     ) -> Result<Option<Progress>, StoreError> {
         let began = Instant::now();
         let progress = self.work(aggregate, began).await?;
-        if let Some(Progress { state: ErasureState::Running | ErasureState::Waiting, .. }) =
-            progress
+        if let Some(progress) = &progress
+            && progress.state != ErasureState::Complete
         {
-            let is_waiting =
-                progress.is_some_and(|progress| progress.state == ErasureState::Waiting);
-            self.defer(aggregate, is_waiting).await?;
+            self.defer(aggregate, progress).await?;
         }
         Ok(progress)
     }
@@ -158,10 +167,9 @@ impl Eraser {
             let page = self.page(&work, work.emptied_to).await?;
             let Some(last) = page.last() else { break work };
             if began.elapsed() > ATTEMPT_TIME {
-                let (state, counts) = (ErasureState::Running, work.counts);
-                return Ok(Some(Progress { state, pending: 0, counts }));
+                return Ok(Some(Progress::new(ErasureState::Running, work.counts)));
             }
-            self.empty(&work, &page).await?;
+            self.empty(&work, last.version).await?;
             let events: u64 = page.iter().map(|append| append.size).sum();
             let added = [(VERSIONS, page.len() as u64), (EVENTS, events)];
             self.note(&work, (EMPTIED_TO, work.emptied_to, last.version), &added).await?;
@@ -173,20 +181,22 @@ impl Eraser {
         }
         // Records. The cursor stops at the first page in which one is left.
         let (mut cursor, mut is_passed) = (work.records_to, true);
-        let mut pending = 0;
+        let (mut pending, mut invalid) = (0, BTreeSet::new());
         loop {
             let page = self.page(&work, cursor).await?;
             let Some(last) = page.last() else { break };
             if began.elapsed() > ATTEMPT_TIME {
                 let (state, counts) = (ErasureState::Running, work.counts);
-                return Ok(Some(Progress { state, pending, counts }));
+                return Ok(Some(Progress { state, pending, invalid, counts }));
             }
-            let erased = self.records.erase(&self.copies(&page).await?, work.pending).await?;
+            let copies = self.copies(&page).await?;
+            let erased = self.records.erase(&copies.ids, work.pending).await?;
             if erased.discarded > 0 {
                 self.count_discarded(&work, erased.discarded).await?;
                 work.counts.discarded += erased.discarded;
             }
-            is_passed &= erased.left == 0;
+            is_passed &= erased.left == 0 && copies.invalid.is_empty();
+            invalid.extend(copies.invalid);
             if is_passed {
                 let added = [(RECORDS, erased.emptied)];
                 self.note(&work, (RECORDS_TO, cursor, last.version), &added).await?;
@@ -196,9 +206,9 @@ impl Eraser {
             cursor = last.version;
             failpoint::hit("events::erased_records");
         }
-        if pending > 0 {
+        if pending > 0 || !invalid.is_empty() {
             let (state, counts) = (ErasureState::Waiting, work.counts);
-            return Ok(Some(Progress { state, pending, counts }));
+            return Ok(Some(Progress { state, pending, invalid, counts }));
         }
         self.complete(aggregate).await
     }
@@ -228,13 +238,12 @@ impl Eraser {
                 records, discarded, "completed the erasure of a stream"
             );
         }
-        let (state, counts) = (ErasureState::Complete, work.counts);
-        Ok(Some(Progress { state, pending: 0, counts }))
+        Ok(Some(Progress::new(ErasureState::Complete, work.counts)))
     }
 
     /// The next appends of an erasure behind a version.
     async fn page(&self, work: &Work, after: i64) -> Result<Vec<ErasedAppend>, StoreError> {
-        let streams = self.streams(&work.aggregate);
+        let streams = self.streams(&work.aggregate).clone_with_type::<RawDocumentBuf>();
         let filter = doc! {
             AGGREGATE_ID: work.aggregate.1.as_str(),
             VERSION: { "$gt": after, "$lt": work.version },
@@ -244,13 +253,16 @@ impl Eraser {
             .sort(doc! { VERSION: 1 })
             .limit(PAGE_APPENDS.into())
             .projection(doc! { ID: 1, VERSION: 1, SIZE: 1 });
-        let reading = async { finding.await?.try_collect::<Vec<Document>>().await };
+        let reading = async { finding.await?.try_collect::<Vec<RawDocumentBuf>>().await };
         let found = within("read a stream to erase", limits::BATCH_TIMEOUT, reading).await?;
-        let integer = |found: &Document, field| found.get(field).and_then(integral).unwrap_or(0);
-        let append = |found: Document| ErasedAppend {
-            id: found.get(ID).cloned().unwrap_or(Bson::Null),
-            version: integer(&found, VERSION),
-            size: u64::try_from(integer(&found, SIZE)).unwrap_or(0),
+        let append = |raw: RawDocumentBuf| {
+            let (found, _) = decode_any(&raw);
+            let integer = |field| found.get(field).and_then(integral);
+            ErasedAppend {
+                id: id_text(&raw),
+                version: integer(VERSION).unwrap_or(0),
+                size: u64::try_from(integer(SIZE).unwrap_or(0)).unwrap_or(0),
+            }
         };
         Ok(found.into_iter().map(append).collect())
     }
@@ -263,16 +275,20 @@ impl Eraser {
             VERSION: { "$lt": work.version },
             POSITION: { "$gt": 0 },
         };
-        let finding =
-            streams.find_one(filter).sort(doc! { VERSION: -1 }).projection(doc! { POSITION: 1 });
+        // (Not the id, which may be no text.)
+        let only = doc! { ID: 0, POSITION: 1 };
+        let finding = streams.find_one(filter).sort(doc! { VERSION: -1 }).projection(only);
         let found = within("read a stream to erase", limits::BATCH_TIMEOUT, finding).await?;
         Ok(found.and_then(|found| found.get(POSITION).and_then(integral)))
     }
 
-    /// Empties the bodies and headers of a page.
-    async fn empty(&self, work: &Work, page: &[ErasedAppend]) -> Result<(), StoreError> {
-        let ids: Vec<Bson> = page.iter().map(|append| append.id.clone()).collect();
-        let filter = doc! { ID: { "$in": ids }, AGGREGATE_ID: work.aggregate.1.as_str() };
+    /// Empties the bodies and headers of the page behind what is emptied, up to this version.
+    async fn empty(&self, work: &Work, last: i64) -> Result<(), StoreError> {
+        // (Not by ids, which may be no text.)
+        let filter = doc! {
+            AGGREGATE_ID: work.aggregate.1.as_str(),
+            VERSION: { "$gt": work.emptied_to, "$lte": last },
+        };
         let nothing = || doc! { "$literal": {} };
         let body = format!("${BODY}");
         let event = doc! { "$cond": [
@@ -319,8 +335,24 @@ impl Eraser {
         Ok(())
     }
 
-    /// Sets the time of the next attempt: at once, or after a pause that doubles.
-    async fn defer(&self, (name, id): &AggregateKey, is_waiting: bool) -> Result<(), StoreError> {
+    /// Stores for which invalid subscriptions an erasure waits, and the time of the next attempt: at once, or after a
+    /// pause that doubles.
+    async fn defer(
+        &self,
+        (name, id): &AggregateKey,
+        progress: &Progress,
+    ) -> Result<(), StoreError> {
+        let is_waiting = progress.state == ErasureState::Waiting;
+        for subscription in &progress.invalid {
+            warn!(
+                stream = %name,
+                aggregate = %id,
+                subscription,
+                remedy = "correct the document in postrider_subscriptions, or postrider subscriptions delete",
+                "an erasure waits for an invalid subscription, whose records are not known"
+            );
+        }
+        let invalid: Vec<&String> = progress.invalid.iter().collect();
         let doubled = doc! { "$multiply": [
             1_000_i64,
             { "$pow": [2_i64, { "$min": [format!("${ATTEMPTS}"), 10] }] },
@@ -333,6 +365,7 @@ impl Eraser {
         let set = doc! {
             DUE_AT: { "$add": ["$$NOW", pause] },
             ATTEMPTS: { "$add": [format!("${ATTEMPTS}"), i32::from(is_waiting)] },
+            INVALID: { "$literal": invalid },
         };
         let works = self.works();
         let writing = works.update_one(doc! { ID: work_id(name, id) }, vec![doc! { "$set": set }]);
@@ -344,10 +377,19 @@ impl Eraser {
     pub(super) async fn claim(&self) -> Result<Option<AggregateKey>, StoreError> {
         let due = doc! { "$expr": { "$lte": [format!("${DUE_AT}"), "$$NOW"] } };
         let taken = vec![doc! { "$set": { DUE_AT: { "$add": ["$$NOW", CLAIM_MILLIS] } } }];
-        let works = self.works();
-        let claiming = works.find_one_and_update(due, taken).sort(doc! { DUE_AT: 1 });
-        let found = within("read open erasures", limits::BATCH_TIMEOUT, claiming).await?;
-        Ok(found.and_then(|found| Some(Work::read(&found)?.aggregate)))
+        let works = self.works().clone_with_type::<RawDocumentBuf>();
+        loop {
+            let claiming = works.find_one_and_update(due.clone(), taken.clone());
+            let claiming = claiming.sort(doc! { DUE_AT: 1 });
+            let found = within("read open erasures", limits::BATCH_TIMEOUT, claiming).await?;
+            let Some(found) = found else { return Ok(None) };
+            if let Some(work) = Work::read(&decode_any(&found).0) {
+                return Ok(Some(work.aggregate));
+            }
+            // (It is due again later, and so no reason not to continue the others.)
+            let id = id_text(&found);
+            warn!(id, "ignored an invalid document of an erasure in {COLLECTION}");
+        }
     }
 
     /// Counts the erasures that are not complete.
@@ -379,16 +421,12 @@ impl Eraser {
     /// subscriptions.
     ///
     /// No others are added: the page is empty, and no subscription copies it as it was.
-    async fn copies(&self, page: &[ErasedAppend]) -> Result<Vec<Uuid>, StoreError> {
-        let id = |append: &ErasedAppend| match &append.id {
-            Bson::String(id) => id.clone(),
-            id => id.to_string(),
-        };
+    async fn copies(&self, page: &[ErasedAppend]) -> Result<Copies, StoreError> {
         let appends: Vec<(String, i64)> =
-            page.iter().map(|append| (id(append), signed(append.size))).collect();
-        let mut ids = records(page);
-        ids.extend(copies_of(&self.context, &appends).await?);
-        Ok(ids)
+            page.iter().map(|append| (append.id.clone(), signed(append.size))).collect();
+        let mut copies = copies_of(&self.context, &appends).await?;
+        copies.ids.extend(records(page));
+        Ok(copies)
     }
 
     fn works(&self) -> Collection<Document> {
@@ -404,7 +442,7 @@ impl Eraser {
 /// UUIDs.)
 fn records(page: &[ErasedAppend]) -> Vec<Uuid> {
     let of_append = |append: &ErasedAppend| {
-        let stream = append.id.as_str().and_then(|id| Uuid::parse_str(id).ok())?;
+        let stream = Uuid::parse_str(&append.id).ok()?;
         Some(record_ids(&stream, usize::try_from(append.size).unwrap_or(0)))
     };
     page.iter().filter_map(of_append).flatten().collect()

@@ -26,3 +26,4 @@ pub use request::StreamEnding;
 #[cfg(feature = "json")]
 pub(crate) use request::check_reason;
 pub use work::COLLECTION;
+pub(crate) use work::erasures_waiting_for;

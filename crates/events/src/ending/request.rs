@@ -1,6 +1,7 @@
 //! What an end or an erasure asks for.
 
-use bson::{Document, doc};
+use bson::doc;
+use bson::raw::RawDocument;
 use postrider_outbox::erase::PendingRecords;
 
 use crate::append::{Append, Expected, NewEvent, Trace};
@@ -68,7 +69,7 @@ impl StreamEnding {
         name: AggregateName,
         id: AggregateId,
         kind: EndKind,
-        newest: &Document,
+        newest: &RawDocument,
     ) -> Append {
         let mut body = doc! { "reason": self.reason };
         if let Some(actor) = self.actor {
@@ -86,6 +87,7 @@ impl StreamEnding {
             body_type: Some(BODY_TYPE.to_owned()),
             ..NewEvent::new(event, body)
         };
+        // (One of another type, or that is not text, is left out.)
         let text = |field| newest.get_str(field).ok().map(str::to_owned);
         Append {
             // The fields by which Wow's clients find and read a stream.

@@ -33,7 +33,4 @@ pub enum FeedError {
     /// MongoDB failed.
     #[error("cannot read the feed")]
     Store(#[from] StoreError),
-    /// A stored document is not an event stream.
-    #[error("invalid document in the event stream")]
-    Decode(#[source] bson::error::Error),
 }

@@ -18,11 +18,13 @@ pub const HELD: &str = "postrider_feed_blocked_streams";
 /// Whether the change stream of the feed is open.
 pub const CHANGE_STREAM_UP: &str = "postrider_feed_change_stream_up";
 
+/// Event stream documents that cannot be decoded.
+pub const INVALID: &str = "postrider_feed_invalid_documents_total";
 /// Whether this process fails to assign positions.
 pub const FAILING: &str = "postrider_feed_failing";
 
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 7] = [
+pub const DESCRIPTIONS: [Description; 8] = [
     Description::gauge(
         HEAD,
         "The last position of the feed, in the process that assigns positions.",
@@ -46,6 +48,11 @@ pub const DESCRIPTIONS: [Description; 7] = [
     Description::gauge(
         CHANGE_STREAM_UP,
         "1 while the feed has a change stream on the event streams, else 0.",
+    ),
+    Description::counter(
+        INVALID,
+        "Invalid documents of event streams that readers of this process have met, of the first 1,000 \
+         different ones. Their events are read, and marked.",
     ),
     Description::gauge(FAILING, "1 while this process fails to assign positions, else 0."),
 ];

@@ -31,18 +31,18 @@
 //! | `lookup`, `found` | reads of streams: what precedes appends, what became of them |
 //! | `follow`, `repeats`, `audit`, `scan` | what is reported to the sequencer, and what it finds |
 //! | `collections`, `highest` | the event streams and their index |
-//! | [`reader`], `page`, `decode` | pages, waiting, a stream |
+//! | [`reader`], `page`, `invalid` | pages, waiting, a stream; what cannot be decoded |
 //! | [`filter`] | which events a reader wants |
 
 mod assign;
 mod audit;
 mod collections;
-mod decode;
 mod error;
 pub mod filter;
 mod follow;
 mod found;
 mod highest;
+mod invalid;
 mod lookup;
 pub mod metrics;
 mod page;

@@ -11,10 +11,11 @@ use postrider_store::{StoreError, limits, within};
 use serde::Serialize;
 
 use crate::context::{CollectionKind, Context};
+use crate::decode::{concerns, decode};
 use crate::document::as_json;
-use crate::feed::decode::decode;
 use crate::feed::error::FeedError;
 use crate::feed::filter::FeedFilter;
+use crate::feed::invalid::InvalidStreams;
 use crate::feed::state::{self, COLLECTION, FeedState, StateStore};
 use crate::integer::integral;
 use crate::names::AggregateName;
@@ -102,6 +103,10 @@ pub struct FeedEvent {
     #[serde(serialize_with = "as_json")]
     #[cfg_attr(feature = "json", schema(value_type = crate::json::JsonObject))]
     pub header: Document,
+    /// What of the event, or of its append, cannot be decoded, and why; absent where everything can.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "json", schema(required = false))]
+    pub invalid: Vec<String>,
     /// The id of the event stream document.
     #[serde(skip)]
     pub stream_id: String,
@@ -140,10 +145,11 @@ pub(super) struct PageRequest<'a> {
 pub(super) async fn page(
     context: &Context,
     request: PageRequest<'_>,
+    invalid: &InvalidStreams,
 ) -> Result<FeedPage, FeedError> {
     let mut tries = 0;
     loop {
-        let snapshot = Snapshot::begin(context).await?;
+        let snapshot = Snapshot::begin(context, invalid).await?;
         let read = snapshot.page(request).await;
         tries += 1;
         let is_retryable = match &read {
@@ -164,14 +170,15 @@ pub(super) async fn page(
 }
 
 /// The feed at one moment.
-struct Snapshot {
+struct Snapshot<'a> {
     database: Database,
     at: Timestamp,
     state: FeedState,
+    invalid: &'a InvalidStreams,
 }
 
-impl Snapshot {
-    async fn begin(context: &Context) -> Result<Self, FeedError> {
+impl<'a> Snapshot<'a> {
+    async fn begin(context: &Context, invalid: &'a InvalidStreams) -> Result<Self, FeedError> {
         let database = context.database(CollectionKind::Events);
         let command = doc! {
             "find": COLLECTION,
@@ -186,7 +193,7 @@ impl Snapshot {
         let first = cursor.get_array("firstBatch").ok().and_then(|found| found.first());
         let state = first.and_then(Bson::as_document).ok_or(FeedError::Missing)?;
         let at = cursor.get_timestamp("atClusterTime").map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { database, at, state: state::read(state) })
+        Ok(Self { database, at, state: state::read(state)?, invalid })
     }
 
     async fn page(&self, request: PageRequest<'_>) -> Result<FeedPage, FeedError> {
@@ -270,7 +277,8 @@ impl Snapshot {
         }
         let mut items = Vec::new();
         for (position, document) in documents.into_iter().take_while(|(at, _)| *at <= next) {
-            let stream = decode(&document).map_err(FeedError::Decode)?;
+            let stream = decode(&document);
+            self.invalid.note(position, &stream);
             let events = events(position, stream).filter(|event| event.position > after);
             items.extend(events.filter(|event| filter.has_event_named(&event.name)));
             if items.len() > limit {
@@ -376,6 +384,7 @@ fn events(position: i64, mut stream: EventStream) -> impl Iterator<Item = FeedEv
         command_id: stream.command_id,
         create_time: stream.create_time,
         header: stream.header,
+        invalid: stream.invalid.into_iter().filter(|field| concerns(field, index)).collect(),
         stream_id: stream.id,
     })
 }

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::feed::error::FeedError;
 use crate::feed::filter::FeedFilter;
 use crate::feed::highest::highest_position;
+use crate::feed::invalid::InvalidStreams;
 use crate::feed::page::{FeedEvent, FeedPage, PageRequest, page};
 use crate::feed::process::KnownHead;
 use crate::feed::report::{FeedBacklog, FeedReport};
@@ -51,13 +52,15 @@ pub struct Feed {
     context: Context,
     head: watch::Sender<KnownHead>,
     polled_at: std::sync::Arc<Mutex<Option<Instant>>>,
+    invalid: InvalidStreams,
 }
 
 impl Feed {
     /// The feed of this context. A [`Sequencer`] of any process creates it.
     pub fn new(context: Context) -> Self {
         let (head, _) = watch::channel(KnownHead::default());
-        Self { context, head, polled_at: std::sync::Arc::default() }
+        let invalid = InvalidStreams::new();
+        Self { context, head, polled_at: std::sync::Arc::default(), invalid }
     }
 
     /// A sequencer, to be run in this process. Its readers here learn of new events at once.
@@ -117,7 +120,8 @@ impl Feed {
         filter: &FeedFilter,
         limit: usize,
     ) -> Result<FeedPage, FeedError> {
-        page(&self.context, PageRequest { feed, after, filter, limit: limit.max(1) }).await
+        let request = PageRequest { feed, after, filter, limit: limit.max(1) };
+        page(&self.context, request, &self.invalid).await
     }
 
     /// Resolves when the head is behind this position. While MongoDB fails, it waits.

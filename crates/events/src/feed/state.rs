@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bson::{DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, doc};
 use mongodb::options::{ReadConcern, ReturnDocument};
 use mongodb::{ClientSession, Collection};
 use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
@@ -58,15 +58,31 @@ pub(super) fn filter() -> Document {
 }
 
 /// Reads the document.
-pub(super) fn read(found: &Document) -> FeedState {
-    let names = found.get_array(NAMES).into_iter().flatten();
-    FeedState {
-        feed: found.get_str(FEED).unwrap_or_default().to_owned(),
-        head: found.get(HEAD).and_then(integral).unwrap_or(0),
-        names: names.filter_map(|name| AggregateName::new(name.as_str()?).ok()).collect(),
+///
+/// # Errors
+///
+/// Its id, head or names are invalid. With others in their place readers would pass over events.
+pub(super) fn read(found: &Document) -> Result<FeedState, StoreError> {
+    let invalid = |field: &str| StoreError::Answer {
+        action: "read the state of the feed",
+        detail: format!(
+            "invalid document {ID:?} in {COLLECTION}: {field} is absent or of another type; correct it, or delete the \
+             document, so that a new feed begins behind the last position"
+        ),
+    };
+    let name = |name: &Bson| AggregateName::new(name.as_str()?).ok();
+    let names = match found.get(NAMES) {
+        None => Some(Vec::new()),
+        Some(Bson::Array(names)) => names.iter().map(name).collect(),
+        Some(_) => None,
+    };
+    Ok(FeedState {
+        feed: found.get_str(FEED).map_err(|_| invalid(FEED))?.to_owned(),
+        head: found.get(HEAD).and_then(integral).ok_or_else(|| invalid(HEAD))?,
+        names: names.ok_or_else(|| invalid(NAMES))?,
         owner: found.get_str(OWNER).ok().map(str::to_owned),
         owned_until: found.get_datetime(OWNED_UNTIL).ok().copied(),
-    }
+    })
 }
 
 /// The document of a context.
@@ -85,7 +101,7 @@ impl StateStore {
     pub(super) async fn load(&self) -> Result<Option<FeedState>, StoreError> {
         let finding = self.collection.find_one(filter());
         let found = within("read the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
-        Ok(found.as_ref().map(read))
+        found.as_ref().map(read).transpose()
     }
 
     /// Reads it behind all that was written before: a majority confirms that this is the last state.
@@ -93,7 +109,7 @@ impl StateStore {
         let finding = self.collection.find_one(filter()).read_concern(ReadConcern::linearizable());
         let finding = finding.max_time(limits::BATCH_TIMEOUT);
         let found = within("confirm the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
-        Ok(found.as_ref().map(read).unwrap_or_default())
+        Ok(found.as_ref().map(read).transpose()?.unwrap_or_default())
     }
 
     /// Reads it, and whether its owner may assign positions now.
@@ -103,7 +119,8 @@ impl StateStore {
             doc! { FEED: 1, HEAD: 1, NAMES: 1, OWNER: 1, OWNED_UNTIL: 1, "isOwned": is_owned },
         );
         let found = within("read the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
-        Ok(found.map(|found| (read(&found), found.get_bool("isOwned").unwrap_or(false))))
+        let is_owned = |found: &Document| found.get_bool("isOwned").unwrap_or(false);
+        found.map(|found| Ok((read(&found)?, is_owned(&found)))).transpose()
     }
 
     /// Creates it, unless it exists. The names are those of all streams with positions: without them,
@@ -159,7 +176,7 @@ impl StateStore {
             .find_one_and_update(free, update)
             .return_document(ReturnDocument::After);
         let found = within("acquire the feed", limits::BATCH_TIMEOUT, taking).await?;
-        Ok(found.as_ref().map(read))
+        found.as_ref().map(read).transpose()
     }
 
     /// Gives the right up, so that another process does not wait for the end of the lease. Where the
@@ -200,7 +217,7 @@ impl StateStore {
             .find_one_and_update(filter(), update)
             .return_document(ReturnDocument::After);
         let found = within("renew the feed", limits::BATCH_TIMEOUT, renewing).await?;
-        Ok(found.as_ref().map(read))
+        found.as_ref().map(read).transpose()
     }
 
     /// Moves the head in a transaction, from the state that the owner knows. `false`: it has changed.

@@ -31,6 +31,12 @@ pub enum Unsortable {
     /// A field of the order holds a value of a kind whose order a filter cannot express.
     #[error("{0} contains a regular expression or code in some documents; sort by another field")]
     Kind(String),
+    /// Every document of this part has a value of the order that is not valid.
+    #[error(
+        "the documents of this part have values of the order that are not valid UTF-8, behind which there is no cursor; \
+         raise the limit, or sort by another field"
+    )]
+    Invalid,
     /// The values of the order are too long.
     #[error("{0} contains a value that is too long for a cursor; sort by another field")]
     Long(String),

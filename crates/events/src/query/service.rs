@@ -3,7 +3,7 @@
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
 use futures_util::{Stream, StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
@@ -27,9 +27,13 @@ use super::sort::{SortKey, order};
 use super::{MAX_FIELDS, MAX_LIST, MAX_PAGE, MAX_SORT, MAX_WINDOW};
 use crate::Flaw;
 use crate::context::Context;
+use crate::decode::decode_any;
 use crate::names::AggregateName;
 
 const ACTION: &str = "query";
+
+/// The field of a found document that names what in it cannot be decoded.
+const INVALID: &str = "invalid";
 
 /// The documents of one batch of the server.
 const BATCH_DOCUMENTS: u32 = 500;
@@ -88,7 +92,7 @@ impl Default for Query {
 /// One document of a list, or its end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// A document as it is stored.
+    /// A document as it is stored. What in it cannot be decoded is named in its field `invalid`.
     Document(Document),
     /// There are more: the cursor of the next part. The last item.
     Next(String),
@@ -149,9 +153,6 @@ pub enum QueryError {
     /// MongoDB refuses the filter or the order.
     #[error("MongoDB rejects the query: {0}")]
     Refused(String),
-    /// A document cannot be decoded.
-    #[error("a document is not valid BSON")]
-    Decode(#[source] bson::error::Error),
     /// MongoDB failed.
     #[error(transparent)]
     Store(StoreError),
@@ -284,7 +285,7 @@ impl QueryService {
         };
         let items = async {
             let found = self.find(target, name, &filter, &order, stored, range).await?;
-            found.try_collect::<Vec<_>>().await
+            found.map_ok(StoredDocument::marked).try_collect::<Vec<_>>().await
         };
         let (items, total) = future::try_join(items, self.count_all(target, name, &filter)).await?;
         Ok(Paged { items, total })
@@ -335,7 +336,8 @@ impl QueryService {
         order: &Document,
         projection: Document,
         Slice { skip, limit }: Slice,
-    ) -> Result<impl Stream<Item = Result<Document, QueryError>> + Send + use<>, QueryError> {
+    ) -> Result<impl Stream<Item = Result<StoredDocument, QueryError>> + Send + use<>, QueryError>
+    {
         let collection = self.collection(target, name);
         let documents = collection.clone_with_type::<RawDocumentBuf>();
         let finding = documents
@@ -355,8 +357,7 @@ impl QueryService {
             let Some(raw) = next.map_err(|error| service.error(error, &collection))? else {
                 return Ok(None);
             };
-            let document = Document::try_from(raw).map_err(QueryError::Decode)?;
-            Ok(Some((document, (cursor, service, collection))))
+            Ok(Some((StoredDocument::read(&raw), (cursor, service, collection))))
         }))
     }
 
@@ -458,21 +459,59 @@ struct Listing<S> {
     place: Option<Place>,
 }
 
-impl<S: Stream<Item = Result<Document, QueryError>>> Listing<S> {
+impl<S: Stream<Item = Result<StoredDocument, QueryError>>> Listing<S> {
     async fn next(&mut self) -> Result<Option<Found>, QueryError> {
-        let Some(mut document) = self.found.try_next().await? else { return Ok(None) };
+        let Some(mut found) = self.found.try_next().await? else { return Ok(None) };
         let Some(left) = self.left.checked_sub(1) else {
-            let (Some(place), Some(order)) = (&self.place, &self.order) else { return Ok(None) };
+            let Some(order) = &self.order else { return Ok(None) };
+            let Some(place) = &self.place else {
+                return Err(Unsortable::Invalid.into());
+            };
             return Ok(Some(Found::Next(place.encode(order)?)));
         };
         self.left = left;
-        if let Some(order) = &self.order {
-            self.place = Some(Place::behind(&document, order)?);
+        // (Where the value of an order is not valid, the place stays: the next part begins with it again.)
+        if let Some(order) = &self.order
+            && order.keys().all(|field| found.has_valid(field))
+        {
+            self.place = Some(Place::behind(&found.document, order)?);
         }
         if let Some((projection, target)) = &self.projection {
-            projection.apply(*target, &mut document);
+            projection.apply(*target, &mut found.document);
         }
-        Ok(Some(Found::Document(document)))
+        Ok(Some(Found::Document(found.marked())))
+    }
+}
+
+/// A document as far as it can be decoded.
+struct StoredDocument {
+    document: Document,
+    /// Its invalid fields, and why.
+    invalid: Vec<String>,
+}
+
+impl StoredDocument {
+    fn read(found: &RawDocument) -> Self {
+        let (document, invalid) = decode_any(found);
+        Self { document, invalid }
+    }
+
+    /// Whether the value of this field is as it is stored.
+    fn has_valid(&self, field: &str) -> bool {
+        let path = |invalid: &String| invalid.split(':').next().unwrap_or_default().to_owned();
+        let is_of = |path: String| {
+            path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                || field.strip_prefix(&*path).is_some_and(|rest| rest.starts_with('.'))
+        };
+        !self.invalid.iter().map(path).any(is_of)
+    }
+
+    /// The document; one with invalid fields names them.
+    fn marked(mut self) -> Document {
+        if !self.invalid.is_empty() {
+            self.document.insert(INVALID, self.invalid);
+        }
+        self.document
     }
 }
 

@@ -100,8 +100,12 @@ pub(super) fn version(stored: &Document) -> Option<i64> {
     integral(stored.get(VERSION)?)
 }
 
-/// Decodes a stored snapshot; `None` without a version or a state.
-pub(super) fn snapshot(id: &AggregateId, mut stored: Document) -> Option<Snapshot> {
+/// Reads a stored snapshot, some of whose fields are invalid; `None` without a version or a state.
+pub(super) fn snapshot(
+    id: &AggregateId,
+    mut stored: Document,
+    invalid: Vec<String>,
+) -> Option<Snapshot> {
     let text = |field| stored.get_str(field).ok().map(ToOwned::to_owned);
     let time = |field| integral(stored.get(field)?);
     Some(Snapshot {
@@ -120,5 +124,6 @@ pub(super) fn snapshot(id: &AggregateId, mut stored: Document) -> Option<Snapsho
             Bson::Document(state) => state,
             _ => return None,
         },
+        invalid,
     })
 }

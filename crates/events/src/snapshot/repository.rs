@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Saved, Snapshot, SnapshotError, SnapshotStore, Strategy};
 use crate::names::{AggregateId, AggregateName};
+use crate::stream::fields::{BODY, VERSION};
 use crate::{Append, AppendError, Appended, Event, EventStore, EventStream, LoadError, Range};
 
 /// The state of an aggregate. It begins with the default, and its serialized form is the snapshot's
@@ -74,6 +75,14 @@ pub enum RepositoryError {
         missing: i64,
         /// The version that was found.
         found: i64,
+    },
+    /// An event cannot be decoded.
+    #[error("version {version} of the aggregate is invalid: {field}; correct the stored document")]
+    Invalid {
+        /// Its version.
+        version: i64,
+        /// The field, and what is wrong with it.
+        field: String,
     },
     /// [`Aggregate::apply`] refused an event.
     #[error("cannot apply the events of version {version}")]
@@ -185,6 +194,9 @@ impl<A: Aggregate> Loaded<A> {
 
     /// The state of a snapshot; `None` if it cannot be decoded.
     fn of(mut snapshot: Snapshot) -> Option<Self> {
+        if !snapshot.invalid.is_empty() {
+            return None;
+        }
         let state = std::mem::take(&mut snapshot.state);
         let state = bson::deserialize_from_document(state).ok()?;
         let version = snapshot.version;
@@ -210,6 +222,11 @@ impl<A: Aggregate> Loaded<A> {
         let (missing, found) = (self.next(), stream.version);
         if found != missing {
             return Err(RepositoryError::Missing { missing, found });
+        }
+        // (A state of replaced or absent content would be another one.)
+        let mut invalid = stream.invalid.into_iter();
+        if let Some(field) = invalid.find(|it| it.starts_with(BODY) || it.starts_with(VERSION)) {
+            return Err(RepositoryError::Invalid { version: found, field });
         }
         for event in &stream.body {
             self.state

@@ -72,6 +72,11 @@ pub struct Snapshot {
     #[serde(serialize_with = "as_json")]
     #[cfg_attr(feature = "json", schema(value_type = crate::json::JsonObject))]
     pub state: Document,
+    /// The fields of the stored snapshot that cannot be decoded, and why; never written, and absent where everything
+    /// can.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "json", schema(required = false))]
+    pub invalid: Vec<String>,
 }
 
 impl Snapshot {
@@ -90,6 +95,7 @@ impl Snapshot {
             snapshot_time: None,
             deleted: false,
             state,
+            invalid: Vec::new(),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::document::{
 };
 use super::state::Snapshot;
 use crate::context::{CollectionKind, Context};
+use crate::decode::decode_any;
 use crate::lookup::{Certainty, latest_version};
 use crate::names::{AggregateId, AggregateName};
 use crate::state::StreamState;
@@ -99,6 +100,7 @@ impl SnapshotStore {
             // millisecond.
             let fields = doc! { VERSION: 1, ENDED: 1 };
             let stored = self.find(name, with_id(id), fields).await?.unwrap_or_default();
+            let (stored, _) = decode_any(&stored);
             if is_ended(&stored) {
                 return Err(SnapshotError::Ended);
             }
@@ -157,10 +159,11 @@ impl SnapshotStore {
             filter.insert(TENANT_ID, tenant);
         }
         let Some(found) = self.find(name, filter, doc! {}).await? else { return Ok(None) };
+        let (found, invalid) = decode_any(&found);
         if is_ended(&found) {
             return Err(SnapshotError::Ended);
         }
-        Ok(snapshot(id, found))
+        Ok(snapshot(id, found, invalid))
     }
 
     /// Reads the version of an aggregate's snapshot; 0 without one.
@@ -173,8 +176,8 @@ impl SnapshotStore {
         name: &AggregateName,
         id: &AggregateId,
     ) -> Result<i64, SnapshotError> {
-        let found = self.find(name, with_id(id), doc! { VERSION: 1 }).await?;
-        Ok(found.as_ref().and_then(version).unwrap_or(0))
+        let found = self.find(name, with_id(id), doc! { VERSION: 1 }).await?.unwrap_or_default();
+        Ok(version(&decode_any(&found).0).unwrap_or(0))
     }
 
     async fn find(
@@ -182,11 +185,10 @@ impl SnapshotStore {
         name: &AggregateName,
         filter: Document,
         fields: Document,
-    ) -> Result<Option<Document>, SnapshotError> {
+    ) -> Result<Option<RawDocumentBuf>, SnapshotError> {
         let snapshots = self.stored(name);
         let finding = snapshots.find_one(filter).projection(fields);
-        let found = within("read a snapshot", limits::BATCH_TIMEOUT, finding).await?;
-        Ok(found.and_then(|found| Document::try_from(found).ok()))
+        Ok(within("read a snapshot", limits::BATCH_TIMEOUT, finding).await?)
     }
 
     /// The collection, read without serde, which would take a document such as `{"$oid": …}` in a state

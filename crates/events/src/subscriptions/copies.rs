@@ -13,10 +13,19 @@ use crate::context::Context;
 use crate::names::AggregateName;
 use crate::subscriptions::records::copy_ids;
 use crate::subscriptions::store::SubscriptionStore;
-use crate::subscriptions::subscription::{Subscription, SubscriptionKind};
+use crate::subscriptions::subscription::{InvalidSubscription, Subscription, SubscriptionKind};
 
-/// The ids of all records that the push subscriptions of a context may have made of these appends: each
-/// the id of a stream document, and the number of its events. Deleted subscriptions are not known.
+/// The records that subscriptions may have made of appends.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// Their ids.
+    pub(crate) ids: Vec<Uuid>,
+    /// The names of invalid subscriptions, whose records are not known.
+    pub(crate) invalid: Vec<String>,
+}
+
+/// The records that the push subscriptions of a context may have made of these appends: each the id of a
+/// stream document, and the number of its events. Deleted subscriptions are not known.
 ///
 /// # Errors
 ///
@@ -24,14 +33,30 @@ use crate::subscriptions::subscription::{Subscription, SubscriptionKind};
 pub(crate) async fn copies_of(
     context: &Context,
     appends: &[(String, i64)],
-) -> Result<Vec<Uuid>, StoreError> {
-    let found = SubscriptionStore::new(context).all().await?;
-    let found = found.into_iter().collect::<Result<Vec<Subscription>, _>>()?;
-    let pushed = found.iter().filter(|one| one.kind == SubscriptionKind::Push);
-    let ids = pushed.flat_map(|one| {
-        appends.iter().flat_map(move |(stream_id, events)| copy_ids(one, stream_id, *events))
-    });
-    Ok(ids.collect())
+) -> Result<Copies, StoreError> {
+    let mut copies = Copies::default();
+    for found in SubscriptionStore::new(context).all().await? {
+        let (uid, replay) = match found {
+            Ok(Subscription { kind: SubscriptionKind::Pull, .. })
+            | Err(InvalidSubscription { kind: Some(SubscriptionKind::Pull), .. }) => continue,
+            Ok(Subscription { uid, replay, .. })
+            // (Its other fields have no part in the ids.)
+            | Err(InvalidSubscription {
+                kind: Some(SubscriptionKind::Push),
+                uid: Some(uid),
+                replay: Some(replay),
+                ..
+            }) => (uid, replay),
+            Err(InvalidSubscription { name, .. }) => {
+                copies.invalid.push(name);
+                continue;
+            }
+        };
+        for (stream_id, events) in appends {
+            copies.ids.extend(copy_ids(&uid, replay, stream_id, *events));
+        }
+    }
+    Ok(copies)
 }
 
 /// Ends what push subscriptions have read of emptied events, up to a position of the feed: they read them

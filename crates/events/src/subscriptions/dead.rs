@@ -1,15 +1,16 @@
 //! The dead records of a push subscription: its parked events.
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
-use mongodb::Collection;
 use mongodb::options::Hint;
-use postrider_outbox::collections::{Collections, names};
+use postrider_outbox::collections::Collections;
 use postrider_outbox::fields::{DEAD, DEAD_AT, DEAD_REASON, HEADERS, ID, STATUS, TYPE, exactly};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::inspect::DEAD_INDEX;
 use postrider_store::{StoreError, limits, within};
 
+use crate::decode::decode_any;
 use crate::integer::integral;
 use crate::subscriptions::parked::ParkedEvent;
 use crate::subscriptions::records::header;
@@ -45,7 +46,7 @@ async fn find(
         format!("{HEADERS}.{}", header::SUBSCRIPTION): exactly(subscription),
         &at: position,
     };
-    let records: Collection<Document> = outbox.collection(names::RECORDS);
+    let records = outbox.records();
     let finding = records
         .find(filter)
         .projection(doc! { TYPE: 1, HEADERS: 1, DEAD_AT: 1, DEAD_REASON: 1 })
@@ -54,8 +55,8 @@ async fn find(
         .hint(Hint::Name(DEAD_INDEX.to_owned()));
     let reading = async { finding.await?.try_collect().await };
     let reading = within("read dead records", limits::REPORT_TIMEOUT, reading);
-    let found: Vec<Document> = outbox.by_index(DEAD_INDEX, reading).await?;
-    Ok(found.iter().map(parked).collect())
+    let found: Vec<RawDocumentBuf> = outbox.by_index(DEAD_INDEX, reading).await?;
+    Ok(found.iter().map(|found| parked(&decode_any(found).0)).collect())
 }
 
 fn parked(record: &Document) -> ParkedEvent {

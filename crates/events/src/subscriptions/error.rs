@@ -19,6 +19,17 @@ pub enum SubscriptionError {
     /// No subscription has this name.
     #[error("unknown subscription {0:?}")]
     Unknown(String),
+    /// This version cannot read the stored subscription.
+    #[error(
+        "subscription {name:?} is invalid: {detail}; if a newer version of Postrider has written it, use that, else \
+         correct the document in postrider_subscriptions, or delete the subscription"
+    )]
+    Unreadable {
+        /// The subscription.
+        name: String,
+        /// The field, and what is wrong with it.
+        detail: String,
+    },
     /// A subscription has this name already.
     #[error("subscription {0:?} already exists; delete it first, or choose another name")]
     Exists(String),

@@ -84,6 +84,42 @@ pub struct SubscriptionReport {
     pub created_at: String,
 }
 
+/// A subscription for operators, also one that this version cannot read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum SubscriptionEntry {
+    /// It is valid.
+    Valid(Box<SubscriptionReport>),
+    /// It is not.
+    Invalid(InvalidReport),
+}
+
+/// A stored subscription that this version of Postrider cannot read. It neither proceeds nor changes; it can be deleted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "json", derive(utoipa::ToSchema), schema(as = InvalidSubscriptionAnswer))]
+#[serde(rename_all = "camelCase")]
+pub struct InvalidReport {
+    /// Its name.
+    #[cfg_attr(feature = "json", schema(example = "billing"))]
+    pub name: String,
+    /// `invalid`.
+    #[cfg_attr(feature = "json", schema(example = "invalid"))]
+    pub state: &'static str,
+    /// The field that cannot be read, and why.
+    pub error: String,
+    /// The first erasures that wait for it, as `NAME/ID` of their aggregates: its records may have the erased content.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "json", schema(required = false))]
+    pub erasures: Vec<String>,
+}
+
+impl InvalidReport {
+    pub(super) fn new(name: String, error: String, erasures: Vec<String>) -> Self {
+        Self { name, state: "invalid", error, erasures }
+    }
+}
+
 /// Events and time behind the position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Lag {

@@ -40,13 +40,13 @@ pub mod subscription;
 mod transact;
 mod waiting;
 
-pub(crate) use copies::{copies_of, count_erasure};
+pub(crate) use copies::{Copies, copies_of, count_erasure};
 pub use error::SubscriptionError;
-pub use lag::SubscriptionReport;
+pub use lag::{InvalidReport, SubscriptionEntry, SubscriptionReport};
 pub use new::{NewSubscription, SubscriptionDelivery};
 pub use parked::ParkedEvent;
 pub use pull::PulledEvents;
 pub use pusher::Pusher;
 pub use registry::Subscriptions;
 pub use store::{PARKED_EVENTS, SUBSCRIPTIONS};
-pub use subscription::{Subscription, SubscriptionKind, SubscriptionState};
+pub use subscription::{InvalidSubscription, Subscription, SubscriptionKind, SubscriptionState};

@@ -3,14 +3,17 @@
 //! A parked event has a document `{_id: "{uid}/{position}", …}` without the event's body, which the event
 //! stream has. The subscription counts them, so that the ceiling holds exactly.
 
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::{ClientSession, Collection};
 use postrider_store::{StoreError, connect, limits, within};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::context::{CollectionKind, Context};
+use crate::decode::decode_any;
 use crate::feed::FeedEvent;
+use crate::integer::integral;
 use crate::subscriptions::store::PARKED_EVENTS;
 use crate::subscriptions::subscription::Subscription;
 
@@ -21,7 +24,7 @@ pub const MAX_PARKED: i64 = 1_000;
 const POSITION_DIGITS: usize = 19;
 
 /// An event that was parked, or (push) whose record is dead.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "json", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ParkedEvent {
@@ -43,11 +46,11 @@ pub struct ParkedEvent {
     /// When, in milliseconds since 1970 by MongoDB's clock.
     pub parked_at: i64,
     /// Pull: the member that has parked it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub member: Option<String>,
     /// Push: the dead record, for `postrider outbox requeue` and `discard`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub record_id: Option<String>,
 }
@@ -77,7 +80,7 @@ impl ParkedStore {
         at: DateTime,
     ) -> Result<(), StoreError> {
         let document = doc! {
-            "_id": id(subscription, event.position),
+            "_id": id(&subscription.uid, event.position),
             "subscription": &subscription.name,
             "feed": &subscription.feed,
             "position": event.position,
@@ -103,7 +106,7 @@ impl ParkedStore {
         position: i64,
     ) -> Result<bool, StoreError> {
         let collection = self.collection();
-        let finding = collection.find_one(doc! { "_id": id(subscription, position) });
+        let finding = collection.find_one(doc! { "_id": id(&subscription.uid, position) });
         let found = within("read parked events", limits::BATCH_TIMEOUT, finding).await?;
         Ok(found.is_some())
     }
@@ -120,25 +123,25 @@ impl ParkedStore {
         after: i64,
         limit: i64,
     ) -> Result<Vec<ParkedEvent>, StoreError> {
-        let collection = self.collection();
+        let collection = self.collection().clone_with_type::<RawDocumentBuf>();
         let found = collection
-            .find(doc! { "_id": behind(subscription, after) })
+            .find(doc! { "_id": behind(&subscription.uid, after) })
             .sort(doc! { "_id": 1 })
             .limit(limit);
         let reading = async { found.await?.try_collect().await };
-        let found: Vec<Document> =
+        let found: Vec<RawDocumentBuf> =
             within("read parked events", limits::BATCH_TIMEOUT, reading).await?;
-        found.into_iter().map(decode).collect()
+        Ok(found.iter().map(|found| parked(found)).collect())
     }
 
     /// Removes those behind a position, and returns how many there were.
     pub(super) async fn remove_behind(
         &self,
         session: &mut ClientSession,
-        subscription: &Subscription,
+        uid: &str,
         after: i64,
     ) -> Result<i64, StoreError> {
-        self.remove(session, doc! { "_id": behind(subscription, after) }).await
+        self.remove(session, doc! { "_id": behind(uid, after) }).await
     }
 
     /// Removes one, and returns how many there were.
@@ -148,7 +151,7 @@ impl ParkedStore {
         subscription: &Subscription,
         position: i64,
     ) -> Result<i64, StoreError> {
-        self.remove(session, doc! { "_id": id(subscription, position) }).await
+        self.remove(session, doc! { "_id": id(&subscription.uid, position) }).await
     }
 
     async fn remove(
@@ -163,19 +166,30 @@ impl ParkedStore {
     }
 }
 
-fn id(subscription: &Subscription, position: i64) -> String {
-    format!("{}/{position:0POSITION_DIGITS$}", subscription.uid)
+fn id(uid: &str, position: i64) -> String {
+    format!("{uid}/{position:0POSITION_DIGITS$}")
 }
 
-fn behind(subscription: &Subscription, after: i64) -> Document {
-    doc! { "$gt": id(subscription, after), "$lte": id(subscription, i64::MAX) }
+fn behind(uid: &str, after: i64) -> Document {
+    doc! { "$gt": id(uid, after), "$lte": id(uid, i64::MAX) }
 }
 
-fn decode(mut found: Document) -> Result<ParkedEvent, StoreError> {
-    let parked_at = found.get_datetime("parkedAt").map_or(0, |at| DateTime::timestamp_millis(*at));
-    found.insert("parkedAt", parked_at);
-    bson::deserialize_from_document(found).map_err(|error| StoreError::Answer {
-        action: "read a parked event",
-        detail: error.to_string(),
-    })
+/// A parked event as far as it can be decoded. Its position is that of its id.
+fn parked(raw: &RawDocument) -> ParkedEvent {
+    let (found, _) = decode_any(raw);
+    let number = |field| found.get(field).and_then(integral).unwrap_or(0);
+    let text = |field| found.get_str(field).unwrap_or_default().to_owned();
+    let of_id = || raw.get_str("_id").ok()?.rsplit('/').next()?.parse().ok();
+    ParkedEvent {
+        position: of_id().unwrap_or_else(|| number("position")),
+        aggregate_name: text("aggregateName"),
+        aggregate_id: text("aggregateId"),
+        version: number("version"),
+        index: number("index"),
+        name: text("name"),
+        reason: text("reason"),
+        parked_at: found.get_datetime("parkedAt").map_or(0, |at| DateTime::timestamp_millis(*at)),
+        member: found.get_str("member").ok().map(str::to_owned),
+        record_id: None,
+    }
 }

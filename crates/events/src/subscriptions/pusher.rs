@@ -21,7 +21,9 @@ use crate::subscriptions::lag::lag;
 use crate::subscriptions::metrics::SubscriptionMetrics;
 use crate::subscriptions::push::{PushWorker, WorkerEnd, WorkerParts};
 use crate::subscriptions::store::SubscriptionStore;
-use crate::subscriptions::subscription::{Subscription, SubscriptionKind, SubscriptionState};
+use crate::subscriptions::subscription::{
+    InvalidSubscription, Subscription, SubscriptionKind, SubscriptionState,
+};
 
 /// The interval of reads of all subscriptions.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -45,6 +47,8 @@ pub struct Pusher {
     /// other operations, which the next owner would end.
     sessions: HashMap<String, ClientSession>,
     failures: HashMap<String, Failures>,
+    /// Those that cannot be read.
+    invalid: Vec<InvalidSubscription>,
     metrics: SubscriptionMetrics,
 }
 
@@ -75,6 +79,7 @@ impl Pusher {
             workers: HashMap::new(),
             sessions: HashMap::new(),
             failures: HashMap::new(),
+            invalid: Vec::new(),
             metrics: SubscriptionMetrics::default(),
         }
     }
@@ -121,13 +126,14 @@ impl Pusher {
         stop: &CancellationToken,
         is_measured: bool,
     ) -> Result<(), StoreError> {
-        let mut found = Vec::new();
+        let (mut found, mut invalid) = (Vec::new(), Vec::new());
         for subscription in self.parts.store.all().await? {
             match subscription {
                 Ok(subscription) => found.push(subscription),
-                Err(error) => warn!(error = chain(&error), "ignored an invalid subscription"),
+                Err(found) => invalid.push(found),
             }
         }
+        self.note_invalid(invalid);
         self.collect_ended().await;
         for (name, worker) in &self.workers {
             let latest = found.iter().find(|found| found.name == *name).cloned();
@@ -144,6 +150,20 @@ impl Pusher {
             self.measure(&found).await?;
         }
         Ok(())
+    }
+
+    /// Logs the subscriptions that cannot be read, each once while it stays invalid.
+    fn note_invalid(&mut self, invalid: Vec<InvalidSubscription>) {
+        for found in invalid.iter().filter(|found| !self.invalid.contains(found)) {
+            let InvalidSubscription { name, detail, .. } = found;
+            warn!(
+                subscription = name,
+                detail,
+                remedy = "correct the document in postrider_subscriptions, or postrider subscriptions delete",
+                "found an invalid subscription; it does not proceed, and erasures may wait for it"
+            );
+        }
+        self.invalid = invalid;
     }
 
     /// Takes a push subscription that no daemon owns, and starts its worker.

@@ -6,6 +6,7 @@ use bson::{Binary, DateTime, Timestamp};
 use postrider_outbox::fields::PENDING;
 use postrider_outbox::partition;
 use postrider_store::StoreError;
+use postrider_store::text::bounded;
 use uuid::Uuid;
 
 use crate::document::append_text;
@@ -21,6 +22,9 @@ pub(super) mod header {
     pub(crate) const AGGREGATE_VERSION: &str = "aggregate-version";
     pub(crate) const EVENT_INDEX: &str = "event-index";
 }
+
+/// The longest header about what in an event cannot be decoded, in characters.
+const MAX_INVALID_CHARS: usize = 500;
 
 /// Separates the subscription from the aggregate in a key. No name of a subscription has it.
 pub(super) const KEY_SEPARATOR: char = '/';
@@ -41,15 +45,15 @@ fn id_of(uid: &str, stream_id: &str, index: i64, replay: i64) -> Uuid {
     Uuid::new_v5(&NAMESPACE, name.as_bytes())
 }
 
-/// The ids of all records that this subscription may have made of an append with so many events, in all
+/// The ids of all records that a push subscription may have made of an append with so many events, in all
 /// its replays.
 pub(super) fn copy_ids(
-    subscription: &Subscription,
+    uid: &str,
+    replay: i64,
     stream_id: &str,
     events: i64,
 ) -> impl Iterator<Item = Uuid> {
-    let Subscription { uid, replay, .. } = subscription;
-    let replays = 0..=*replay;
+    let replays = 0..=replay;
     replays
         .flat_map(move |replay| (0..events).map(move |index| id_of(uid, stream_id, index, replay)))
 }
@@ -96,6 +100,10 @@ fn headers(subscription: &Subscription, event: &FeedEvent) -> RawDocumentBuf {
     headers.append(cstr!("request-id"), event.request_id.as_str());
     headers.append(cstr!("subscription"), subscription.name.as_str());
     headers.append(cstr!("feed-position"), event.position);
+    if !event.invalid.is_empty() {
+        let invalid = event.invalid.join("; ");
+        headers.append(cstr!("event-invalid"), &*bounded(&invalid, MAX_INVALID_CHARS));
+    }
     headers
 }
 

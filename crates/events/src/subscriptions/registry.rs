@@ -7,19 +7,22 @@ use postrider_store::ServerClock;
 use uuid::Uuid;
 
 use crate::context::{CollectionKind, Context};
+use crate::ending::erasures_waiting_for;
 use crate::error::Flaw;
 use crate::feed::{Feed, FeedError, FeedState};
 use crate::subscriptions::dead::dead_events;
 use crate::subscriptions::error::SubscriptionError;
-use crate::subscriptions::lag::{self, SubscriptionReport};
+use crate::subscriptions::lag::{self, InvalidReport, SubscriptionEntry, SubscriptionReport};
 use crate::subscriptions::new::{NewSubscription, SubscriptionDelivery};
 use crate::subscriptions::parked::{ParkedEvent, ParkedStore};
-use crate::subscriptions::store::{SubscriptionStore, literal};
+use crate::subscriptions::store::{FoundSubscription, SubscriptionStore, literal};
 use crate::subscriptions::subscription::fields::{
     EPOCH, ERROR, FEED, GIVEN, ID, OWNED_UNTIL, OWNER, PARKED, POSITION, REPLAY, SESSION, STATE,
     UID,
 };
-use crate::subscriptions::subscription::{Subscription, SubscriptionKind, SubscriptionState};
+use crate::subscriptions::subscription::{
+    InvalidSubscription, Subscription, SubscriptionKind, SubscriptionState,
+};
 use crate::subscriptions::transact::{Statements, transact};
 
 /// The most subscriptions of a context: each has its own series of metrics and, if it pushes, its own worker.
@@ -77,6 +80,12 @@ impl Subscriptions {
 
     /// Reads one.
     pub(super) async fn load(&self, name: &str) -> Result<Subscription, SubscriptionError> {
+        self.find(name).await?.map_err(|InvalidSubscription { name, detail, .. }| {
+            SubscriptionError::Unreadable { name, detail }
+        })
+    }
+
+    async fn find(&self, name: &str) -> Result<FoundSubscription, SubscriptionError> {
         let found = self.store.load(name).await?;
         found.ok_or_else(|| SubscriptionError::Unknown(name.to_owned()))
     }
@@ -92,18 +101,45 @@ impl Subscriptions {
         Ok(lag::report(&self.feed, subscription, state.as_ref()).await?)
     }
 
+    /// The same, also of one that this version cannot read.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriptionError`].
+    pub async fn show(&self, name: &str) -> Result<SubscriptionEntry, SubscriptionError> {
+        let found = self.find(name).await?;
+        let state = self.feed.state().await?;
+        self.entry(found, state.as_ref()).await
+    }
+
     /// All subscriptions by name, and their lag.
     ///
     /// # Errors
     ///
     /// [`SubscriptionError`].
-    pub async fn list(&self) -> Result<Vec<SubscriptionReport>, SubscriptionError> {
+    pub async fn list(&self) -> Result<Vec<SubscriptionEntry>, SubscriptionError> {
         let state = self.feed.state().await?;
-        let mut reports = Vec::new();
-        for subscription in self.store.all().await? {
-            reports.push(lag::report(&self.feed, subscription?, state.as_ref()).await?);
+        let mut entries = Vec::new();
+        for found in self.store.all().await? {
+            entries.push(self.entry(found, state.as_ref()).await?);
         }
-        Ok(reports)
+        Ok(entries)
+    }
+
+    async fn entry(
+        &self,
+        found: FoundSubscription,
+        state: Option<&FeedState>,
+    ) -> Result<SubscriptionEntry, SubscriptionError> {
+        Ok(match found {
+            Ok(found) => {
+                SubscriptionEntry::Valid(Box::new(lag::report(&self.feed, found, state).await?))
+            }
+            Err(InvalidSubscription { name, detail, .. }) => {
+                let erasures = erasures_waiting_for(self.store.context(), &name).await?;
+                SubscriptionEntry::Invalid(InvalidReport::new(name, detail, erasures))
+            }
+        })
     }
 
     /// Pauses a subscription; a second time, it has no effect.
@@ -130,7 +166,9 @@ impl Subscriptions {
         from: SubscriptionState,
         to: SubscriptionState,
     ) -> Result<SubscriptionReport, SubscriptionError> {
-        let filter = doc! { ID: name, STATE: from.word() };
+        // (Nothing is changed in one that cannot be read.)
+        let before = self.load(name).await?;
+        let filter = doc! { ID: name, UID: &before.uid, STATE: from.word() };
         if self.store.change(filter, doc! { STATE: to.word() }, &[]).await?.is_none() {
             let found = self.load(name).await?;
             if found.state != to {
@@ -168,8 +206,8 @@ impl Subscriptions {
     ///
     /// [`SubscriptionError`].
     pub async fn delete(&self, name: &str) -> Result<(), SubscriptionError> {
-        let found = self.load(name).await?;
-        let deleting = Deleting { of: self, found: &found };
+        let found = self.find(name).await?;
+        let deleting = Deleting { of: self, name, found: &found };
         transact(self.store.context(), "delete a subscription", &mut None, &deleting).await
     }
 
@@ -226,7 +264,7 @@ impl Statements for Replaying<'_> {
 
     async fn run(&self, session: &mut ClientSession) -> Result<(), SubscriptionError> {
         let Self { of: Subscriptions { store, parked, .. }, before, feed, position } = *self;
-        let removed = parked.remove_behind(session, before, position).await?;
+        let removed = parked.remove_behind(session, &before.uid, position).await?;
         let running = SubscriptionState::Running.word();
         let is_stopped = doc! {
             "$eq": [format!("${STATE}"), SubscriptionState::WrongFeed.word()],
@@ -250,18 +288,26 @@ impl Statements for Replaying<'_> {
 
 struct Deleting<'a> {
     of: &'a Subscriptions,
-    found: &'a Subscription,
+    name: &'a str,
+    found: &'a FoundSubscription,
 }
 
 impl Statements for Deleting<'_> {
     type Done = ();
 
     async fn run(&self, session: &mut ClientSession) -> Result<(), SubscriptionError> {
-        let Self { of: Subscriptions { store, parked, .. }, found } = *self;
-        if !store.delete_within(session, found).await? {
-            return Err(SubscriptionError::Unknown(found.name.clone()));
+        let Self { of: Subscriptions { store, parked, .. }, name, found } = *self;
+        let uid = match found {
+            Ok(found) => Some(found.uid.as_str()),
+            Err(invalid) => invalid.uid.as_deref(),
+        };
+        if !store.delete_within(session, name, uid).await? {
+            return Err(SubscriptionError::Unknown(name.to_owned()));
         }
-        Ok(parked.remove_behind(session, found, 0).await.map(drop)?)
+        match uid {
+            Some(uid) => Ok(parked.remove_behind(session, uid, 0).await.map(drop)?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -279,7 +325,7 @@ impl Statements for Discarding<'_> {
         let Self { of: Subscriptions { store, parked, .. }, found, position } = *self;
         let removed = match position {
             Some(position) => parked.remove_one(session, found, position).await?,
-            None => parked.remove_behind(session, found, 0).await?,
+            None => parked.remove_behind(session, &found.uid, 0).await?,
         };
         let set = doc! { PARKED: { "$subtract": [format!("${PARKED}"), removed] } };
         let filter = doc! { ID: &found.name, UID: &found.uid };

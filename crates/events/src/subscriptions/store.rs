@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReturnDocument;
@@ -16,7 +17,9 @@ use crate::subscriptions::subscription::fields::{
     EPOCH, ERASURES, ERROR, FEED, FILTERED_NAMES, ID, KIND, NOW, OWNED_UNTIL, OWNER, POSITION,
     REPLAY, SESSION, STATE, UID,
 };
-use crate::subscriptions::subscription::{Subscription, SubscriptionKind, SubscriptionState};
+use crate::subscriptions::subscription::{
+    InvalidSubscription, Subscription, SubscriptionKind, SubscriptionState,
+};
 
 /// The collection of subscriptions.
 pub const SUBSCRIPTIONS: &str = "postrider_subscriptions";
@@ -28,6 +31,9 @@ pub const PARKED_EVENTS: &str = "postrider_parked";
 pub(super) const PUSH_LEASE: Duration = Duration::from_secs(10);
 
 const CHANGE: &str = "change a subscription";
+
+/// What a stored document is.
+pub(super) type FoundSubscription = Result<Subscription, InvalidSubscription>;
 
 /// The documents of a context.
 #[derive(Clone, Debug)]
@@ -67,24 +73,25 @@ impl SubscriptionStore {
     }
 
     /// Reads one, and the time of the server.
-    pub(super) async fn load(&self, name: &str) -> Result<Option<Subscription>, StoreError> {
+    pub(super) async fn load(&self, name: &str) -> Result<Option<FoundSubscription>, StoreError> {
         let found = self.find(doc! { ID: name }).await?;
-        found.into_iter().next().map(Subscription::read).transpose()
+        Ok(found.first().map(|found| Subscription::read(found)))
     }
 
     /// Reads all by name, and the time of the server.
-    pub(super) async fn all(&self) -> Result<Vec<Result<Subscription, StoreError>>, StoreError> {
+    pub(super) async fn all(&self) -> Result<Vec<FoundSubscription>, StoreError> {
         let found = self.find(Document::new()).await?;
-        Ok(found.into_iter().map(Subscription::read).collect())
+        Ok(found.iter().map(|found| Subscription::read(found)).collect())
     }
 
-    async fn find(&self, filter: Document) -> Result<Vec<Document>, StoreError> {
+    async fn find(&self, filter: Document) -> Result<Vec<RawDocumentBuf>, StoreError> {
         let stages = vec![
             doc! { "$match": filter },
             doc! { "$sort": { ID: 1 } },
             doc! { "$set": { NOW: "$$NOW" } },
         ];
-        let reading = async { self.collection.aggregate(stages).await?.try_collect().await };
+        let reading = self.collection.aggregate(stages).with_type::<RawDocumentBuf>();
+        let reading = async { reading.await?.try_collect().await };
         within("read the subscriptions", limits::BATCH_TIMEOUT, reading).await
     }
 
@@ -95,12 +102,11 @@ impl SubscriptionStore {
         set: Document,
         unset: &[&str],
     ) -> Result<Option<Subscription>, StoreError> {
-        let changing = self
-            .collection
+        let collection = self.collection.clone_with_type::<RawDocumentBuf>();
+        let changing = collection
             .find_one_and_update(filter, pipeline(set, unset))
             .return_document(ReturnDocument::After);
-        let found = within(CHANGE, limits::BATCH_TIMEOUT, changing).await?;
-        found.map(Subscription::read).transpose()
+        changed(within(CHANGE, limits::BATCH_TIMEOUT, changing).await?)
     }
 
     /// The same in a transaction.
@@ -111,22 +117,26 @@ impl SubscriptionStore {
         set: Document,
         unset: &[&str],
     ) -> Result<Option<Subscription>, StoreError> {
-        let collection = self.in_transaction();
+        let collection = self.in_transaction().clone_with_type::<RawDocumentBuf>();
         let changing = collection
             .find_one_and_update(filter, pipeline(set, unset))
             .return_document(ReturnDocument::After)
             .session(session);
-        let found = within(CHANGE, limits::BATCH_TIMEOUT, changing).await?;
-        found.map(Subscription::read).transpose()
+        changed(within(CHANGE, limits::BATCH_TIMEOUT, changing).await?)
     }
 
+    /// Deletes the subscription of this name and uid; without a uid, whatever has the name.
     pub(super) async fn delete_within(
         &self,
         session: &mut ClientSession,
-        subscription: &Subscription,
+        name: &str,
+        uid: Option<&str>,
     ) -> Result<bool, StoreError> {
         let collection = self.in_transaction();
-        let filter = doc! { ID: &subscription.name, UID: &subscription.uid };
+        let mut filter = doc! { ID: name };
+        if let Some(uid) = uid {
+            filter.insert(UID, uid);
+        }
         let deleting = collection.delete_one(filter).session(session);
         let deleted = within("delete a subscription", limits::BATCH_TIMEOUT, deleting).await?;
         Ok(deleted.deleted_count == 1)
@@ -216,6 +226,10 @@ impl SubscriptionStore {
     pub(super) async fn report(&self, owned: &Subscription, error: &str) -> Result<(), StoreError> {
         self.change(of_owner(owned), doc! { ERROR: literal(error) }, &[]).await.map(drop)
     }
+}
+
+fn changed(found: Option<RawDocumentBuf>) -> Result<Option<Subscription>, StoreError> {
+    Ok(found.map(|found| Subscription::read(&found)).transpose()?)
 }
 
 /// The document, as long as it is this owner's.

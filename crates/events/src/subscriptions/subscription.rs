@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use bson::raw::RawDocument;
 use bson::{Bson, DateTime, Document};
 use postrider_store::StoreError;
 use serde::{Deserialize, Serialize};
 
+use crate::decode::{decode_any, id_text};
 use crate::feed::FeedFilter;
+use crate::integer::integral;
 
 /// The fields of the document.
 pub(super) mod fields {
@@ -137,12 +140,56 @@ pub struct Subscription {
     pub(super) now: Option<DateTime>,
 }
 
+/// A stored subscription that this version cannot read: another program or a newer version has written it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InvalidSubscription {
+    /// Its name, as text.
+    pub name: String,
+    /// The field that is invalid, and why.
+    pub detail: String,
+    /// What identifies it among those that have had this name.
+    pub(super) uid: Option<String>,
+    /// The number of replays.
+    pub(super) replay: Option<i64>,
+    /// Its kind, if this version knows it.
+    pub(super) kind: Option<SubscriptionKind>,
+}
+
+impl InvalidSubscription {
+    fn new(found: &RawDocument, detail: String) -> Self {
+        let (document, _) = decode_any(found);
+        let kind = match document.get_str(fields::KIND) {
+            Ok(word) => {
+                let kinds = [SubscriptionKind::Push, SubscriptionKind::Pull];
+                kinds.into_iter().find(|kind| kind.word() == word)
+            }
+            Err(_) => None,
+        };
+        let uid = found.get_str(fields::UID).ok().map(str::to_owned);
+        let replay = document.get(fields::REPLAY).and_then(integral);
+        Self { name: id_text(found), detail, uid, replay, kind }
+    }
+}
+
+impl From<InvalidSubscription> for StoreError {
+    fn from(invalid: InvalidSubscription) -> Self {
+        let InvalidSubscription { name, detail, .. } = invalid;
+        let detail = format!("invalid document {name:?} in postrider_subscriptions: {detail}");
+        Self::Answer { action: "read a subscription", detail }
+    }
+}
+
 impl Subscription {
-    pub(super) fn read(found: Document) -> Result<Self, StoreError> {
-        let name = found.get(fields::ID).map(ToString::to_string).unwrap_or_default();
-        bson::deserialize_from_document(found).map_err(|error| StoreError::Answer {
-            action: "read a subscription",
-            detail: format!("invalid document {name} in postrider_subscriptions: {error}"),
+    pub(super) fn read(found: &RawDocument) -> Result<Self, InvalidSubscription> {
+        let invalid = |detail: String| InvalidSubscription::new(found, detail);
+        // (Not from the bytes at once: the error names the field.)
+        let document = Document::try_from(found).map_err(|_| {
+            let (_, fields) = decode_any(found);
+            invalid(fields.join("; "))
+        })?;
+        bson::deserialize_from_document(document).map_err(|error| {
+            // (Without the words of the library around it.)
+            invalid(error.message.unwrap_or_else(|| "a field is of another type".to_owned()))
         })
     }
 
