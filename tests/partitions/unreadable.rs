@@ -5,18 +5,21 @@ use std::time::{Duration, Instant};
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::{Bson, Document, doc, rawdoc};
+use postrider::ids::InstanceId;
+use postrider::partition::names::{self, WantedName};
 use serde_json::Value;
 
 use crate::instance::{Instance, Options, counts};
 use crate::peer::Peer;
 use crate::support::command_line::list_of;
-use crate::support::outbox::{TestOutbox, eventually, record};
+use crate::support::outbox::{TestOutbox, broken, eventually, record};
 use crate::support::process::{Postrider, Signal, call_with};
 use crate::support::queue::{mongo_settings, stdout_sink};
 use crate::support::sink::TestSink;
 
 const ASSIGNMENTS: &str = "outbox_partition_assignments";
 const INSTANCES: &str = "outbox_instances";
+const CONTROL: &str = "outbox_control";
 
 /// Sets these fields, with the text `MARK` replaced by invalid UTF-8.
 async fn break_fields(
@@ -26,14 +29,8 @@ async fn break_fields(
     fields: Document,
 ) {
     let statement = doc! { "q": { "_id": id.into() }, "u": { "$set": fields }, "upsert": true };
-    let mut bytes = RawDocumentBuf::try_from(&statement).unwrap().into_bytes();
-    for at in 0..bytes.len() - 4 {
-        if &bytes[at..at + 4] == b"MARK" {
-            bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
-        }
-    }
     let mut statements = RawArrayBuf::new();
-    statements.push(RawDocumentBuf::from_bytes(bytes).unwrap());
+    statements.push(broken(&statement));
     let mut command = rawdoc! { "update": collection };
     command.append(cstr!("updates"), statements);
     let database = outbox.client.database(&outbox.database);
@@ -50,6 +47,7 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     break_fields(&outbox, ASSIGNMENTS, 5, doc! { "instanceId": "MARK", "epoch": "MARK" }).await;
     break_fields(&outbox, ASSIGNMENTS, 6, doc! { "instanceId": 7, "epoch": f64::NAN }).await;
     break_fields(&outbox, ASSIGNMENTS, 7, doc! { "instanceId": other, "note": "MARK" }).await;
+    break_fields(&outbox, CONTROL, "relay", doc! { "paused": "yes" }).await;
     let short = ["partitions.heartbeat=500ms", "partitions.stale_after=3s"];
     let mut settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
     settings.extend(short.map(str::to_owned));
@@ -74,6 +72,7 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     assert_eq!(warned(ASSIGNMENTS, "int:5", "epoch, instanceId"), 1, "{lines:#?}");
     assert_eq!(warned(ASSIGNMENTS, "int:6", "instanceId"), 1, "{lines:#?}");
     assert_eq!(warned(ASSIGNMENTS, "int:7", "note"), 1, "{lines:#?}");
+    assert_eq!(warned(CONTROL, "str:relay", "paused"), 1, "{lines:#?}");
     // What the protocol does not rewrite stays until an operator removes it.
     let named = |report: &Value| {
         let part = &report["parts"]["partitions"];
@@ -104,6 +103,8 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     let remove = doc! { "$unset": { "note": "" } };
     let assignments = database.collection::<RawDocumentBuf>(ASSIGNMENTS);
     assignments.update_one(doc! { "_id": 7 }, remove).await.unwrap();
+    let control = database.collection::<RawDocumentBuf>(CONTROL);
+    control.delete_one(doc! { "_id": "relay" }).await.unwrap();
     let instances = database.collection::<RawDocumentBuf>(INSTANCES);
     instances.delete_one(doc! { "_id": theirs }).await.unwrap();
     postrider.until_logged("every document of instances and partitions is valid again").await;
@@ -164,4 +165,24 @@ async fn an_unreadable_heartbeat_is_not_stale_before_its_time() {
     let (document, count) = status.unreadable.unwrap();
     assert_eq!((document.collection.as_str(), count), (INSTANCES, 1));
     assert_eq!(document.fields, ["lastHeartbeat"]);
+}
+
+/// A holder that is not an instance holds nothing; otherwise no instance of the name could start.
+#[fixture::test]
+async fn a_name_with_an_unreadable_holder_is_free() {
+    let outbox = TestOutbox::new().await;
+    for (name, fields) in [
+        ("bytes", doc! { "holder": "MARK" }),
+        ("number", doc! { "holder": 7 }),
+        ("note", doc! { "note": "MARK" }),
+    ] {
+        break_fields(&outbox, CONTROL, format!("name:{name}"), fields).await;
+        let wanted = WantedName::Explicit(name.to_owned());
+        let instance = InstanceId::fresh();
+
+        let held = names::claim(&outbox.collections, instance, &wanted).await.unwrap();
+
+        let holder = names::holder(&outbox.collections, name, Duration::from_secs(10)).await;
+        assert_eq!((held.name.as_str(), holder.unwrap()), (name, Some(instance)));
+    }
 }

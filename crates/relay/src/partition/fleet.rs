@@ -237,7 +237,7 @@ impl Fleet {
                     collections::INSTANCES
                 }
                 _ => {
-                    view.note_switch(&document);
+                    view.note_switch(&document, &mut lost);
                     collections::CONTROL
                 }
             };
@@ -357,7 +357,7 @@ impl Fleet {
     /// Pauses or resumes all instances, until the next call; restarts do not change it.
     pub async fn pause(&self, paused: bool) -> Result<(), StoreError> {
         let switches = self.collections.collection(collections::CONTROL);
-        let update = vec![doc! { "$set": { "paused": paused, "updatedAt": "$$NOW" } }];
+        let update = vec![doc! { "$set": { PAUSED: paused, "updatedAt": "$$NOW" } }];
         let pausing = switches.update_one(doc! { "_id": RELAY_SWITCH }, update).upsert(true);
         within("change the pause", limits::BATCH_TIMEOUT, pausing.into_future()).await.map(|_| ())
     }
@@ -420,6 +420,8 @@ fn shown(document: &RawDocument) -> Document {
 
 /// The owner of a partition.
 const OWNER: &str = "instanceId";
+/// The field of the switch: whether all relays pause.
+const PAUSED: &str = "paused";
 /// A number that each change of owner raises.
 const EPOCH: &str = "epoch";
 
@@ -486,10 +488,15 @@ impl FleetView {
         self.members.insert(id, member);
     }
 
-    fn note_switch(&mut self, document: &Document) {
+    fn note_switch(&mut self, document: &Document, lost: &mut Vec<String>) {
         let Ok(id) = document.get_str("_id") else { return };
         if id == RELAY_SWITCH {
-            self.paused = document.get_bool("paused").unwrap_or(false);
+            match document.get(PAUSED) {
+                Some(Bson::Boolean(paused)) => self.paused = *paused,
+                // (It must not stop the relay.)
+                Some(_) => note(lost, PAUSED),
+                None => {}
+            }
         } else if let Some((name, entry)) = names::read(document) {
             self.names.insert(name, entry);
         }

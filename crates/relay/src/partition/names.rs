@@ -11,12 +11,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, Uuid, doc};
 use futures_util::TryStreamExt;
 use mongodb::Collection;
 use postrider_outbox::collections::{Collections, names as collections};
 use postrider_outbox::fields::ID;
 use postrider_outbox::ids::InstanceId;
+use postrider_outbox::undecoded::decode_valid_fields;
 use postrider_store::text::chain;
 use postrider_store::{DUPLICATE_KEY, StoreError, limits, within};
 use tracing::debug;
@@ -182,9 +184,10 @@ pub async fn holder(
     name: &str,
     limit: Duration,
 ) -> Result<Option<InstanceId>, StoreError> {
-    let names = collections.collection(collections::CONTROL);
+    let names = collections.collection(collections::CONTROL).clone_with_type::<RawDocumentBuf>();
     let reading = names.find_one(doc! { ID: id(name) }).into_future();
     let document = within("read the holder of a name", limit, reading).await?;
+    let document = document.map(|found| decode_valid_fields(&found).0);
     Ok(document.as_ref().and_then(read).map(|(_, entry)| entry.holder))
 }
 
@@ -426,7 +429,8 @@ impl Names<'_> {
 
     async fn insert(&self, name: &str) -> Result<bool, StoreError> {
         let control = self.control();
-        let filter = doc! { ID: id(name), HOLDER: { "$exists": false } };
+        // (What is not the id of an instance holds no name.)
+        let filter = doc! { ID: id(name), HOLDER: { "$not": { "$type": "binData" } } };
         let set = doc! { "$set": { HOLDER: self.instance, UPDATED_AT: "$$NOW" } };
         let inserting = control.update_one(filter, vec![set]).upsert(true).into_future();
         match within("acquire a name", limits::BATCH_TIMEOUT, inserting).await {
@@ -470,9 +474,13 @@ impl Names<'_> {
         collection: Collection<Document>,
         ids: Vec<Bson>,
     ) -> Result<Vec<Document>, StoreError> {
+        let collection = collection.clone_with_type::<RawDocumentBuf>();
         let finding = collection.find(doc! { ID: { "$in": ids } });
         let reading = async { finding.await?.try_collect().await };
-        within("read the names of instances", limits::BATCH_TIMEOUT, reading).await
+        let found: Vec<RawDocumentBuf> =
+            within("read the names of instances", limits::BATCH_TIMEOUT, reading).await?;
+        // (A field that cannot be decoded is none.)
+        Ok(found.iter().map(|found| decode_valid_fields(found).0).collect())
     }
 
     fn control(&self) -> Collection<Document> {
