@@ -245,6 +245,14 @@ async fn checkpoint_of_another_feed_or_beyond_the_head_is_an_error() {
     let error = model.caught_up(generation).await.unwrap_err();
     assert!(matches!(error, ProjectionError::PositionAhead { .. }), "{error}");
 
+    // A document that cannot be read does not mean a beginning.
+    let known = checkpoints.find_one(doc! { "_id": "carts.1" }).await.unwrap().unwrap();
+    let odd = doc! { "$set": { "position": "third" } };
+    checkpoints.update_one(doc! { "_id": "carts.1" }, odd).await.unwrap();
+    let error = format!("{:?}", model.caught_up(generation).await.unwrap_err());
+    assert!(error.contains("invalid document") && error.contains("carts.1"), "{error}");
+    checkpoints.replace_one(doc! { "_id": "carts.1" }, known).await.unwrap();
+
     world.feed.renew().await.unwrap();
     let error = run(&model, &CartProjector::default()).error().await;
     assert!(matches!(error, ProjectionError::WrongFeed { .. }), "{error}");

@@ -141,7 +141,10 @@ impl ReadModel {
         let finding = models.find_one(doc! { "_id": self.name.as_str() });
         let found =
             within("read a read model", limits::BATCH_TIMEOUT, finding.into_future()).await?;
-        Ok(found.as_ref().and_then(Generations::read))
+        let read = |found| {
+            Generations::read(&found).ok_or_else(|| invalid(READ_MODELS, self.name.as_str()))
+        };
+        found.map(read).transpose()
     }
 
     /// The same.
@@ -163,8 +166,9 @@ impl ReadModel {
         let finding = stored.find_one(doc! { "_id": self.id(generation) });
         let found =
             within("read a checkpoint", limits::BATCH_TIMEOUT, finding.into_future()).await?;
-        let checkpoint = found.as_ref().and_then(Checkpoint::read);
-        checkpoint.ok_or(ProjectionError::NoGeneration { generation })
+        let found = found.ok_or(ProjectionError::NoGeneration { generation })?;
+        let id = self.id(generation);
+        Checkpoint::read(&found).ok_or_else(|| invalid(CHECKPOINTS, &id).into())
     }
 
     pub(crate) fn id(&self, generation: Generation) -> String {
@@ -234,5 +238,15 @@ impl ReadModel {
                 .await
         };
         within(action, limits::REPORT_TIMEOUT, running).await
+    }
+}
+
+/// The error of a document that is not as this library writes it.
+fn invalid(collection: &str, id: &str) -> StoreError {
+    StoreError::Answer {
+        action: "read a read model",
+        detail: format!(
+            "invalid document {id:?} in {collection}; correct it, or remove the read model"
+        ),
     }
 }
