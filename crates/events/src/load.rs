@@ -13,7 +13,6 @@ use postrider_store::{StoreError, limits, within};
 use crate::context::CollectionKind;
 use crate::decode::decode;
 use crate::error::{Flaw, LoadError};
-use crate::integer::integral;
 use crate::lookup::{Certainty, latest_version};
 use crate::names::{AggregateId, AggregateName};
 use crate::state::{StreamState, is_unreadable};
