@@ -1,5 +1,7 @@
 //! `postrider run`.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -8,6 +10,10 @@ use tracing::{info, warn};
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::partition::names::WantedName;
 use crate::telemetry;
+
+/// How long after the first signal another one belongs to the same stop: `timeout` and some init systems send two at
+/// once, to the process and to its group.
+const SAME_STOP_PERIOD: Duration = Duration::from_millis(500);
 
 pub(super) fn run(global: &GlobalArgs) -> Result<(), Failure> {
     let (loaded, plan) = global.resolve()?;
@@ -44,12 +50,17 @@ impl Signals {
         })
     }
 
-    /// The first signal stops gracefully, the second at once.
+    /// The first signal stops gracefully, the second at once. One within [`SAME_STOP_PERIOD`] of the first is part
+    /// of it.
     pub(super) async fn watch(mut self, stop: CancellationToken) {
         self.next().await;
+        let begun = Instant::now();
         info!("stopping; a second signal ends the process at once");
         stop.cancel();
         self.next().await;
+        while begun.elapsed() < SAME_STOP_PERIOD {
+            self.next().await;
+        }
         warn!(
             "received a second signal: ending at once; records in flight stay leased until their lease expires"
         );

@@ -84,16 +84,19 @@ async fn the_shutdown_timeout_releases_records_and_a_signal_does_not() {
         postrider.signal(Signal::TERM);
         postrider.until_logged("a second signal ends the process at once").await;
         if let Some(second) = second {
+            // Within half a second it would belong to the first.
+            tokio::time::sleep(Duration::from_millis(600)).await;
             postrider.signal(second);
         }
         let ended = postrider.until_ended(Duration::from_secs(10)).await;
         assert_eq!(ended.code, Some(i32::from(second.is_some())), "{ended}");
 
         // The goodbye to the broker may take longer than the timeout.
-        let limit = if second.is_some() { 2 } else { 6 };
+        let limit = if second.is_some() { 3 } else { 6 };
         assert!(stopping.elapsed() < Duration::from_secs(limit), "{:?}", stopping.elapsed());
         let leased = outbox.count(doc! { "leaseId": { "$exists": true } }).await;
-        assert_eq!(leased, if second.is_some() { 3 } else { 0 }, "{ended}");
+        // A stop releases at once what was not handed over yet.
+        assert_eq!(leased > 0, second.is_some(), "{ended}");
         drop(broker);
     }
 }
