@@ -122,7 +122,7 @@ const KAFKA_SHUTDOWN_GRACE: std::time::Duration = std::time::Duration::from_secs
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(error.into()))?;
-    let done = runtime.block_on(work);
+    let done = runtime.block_on(connect::with_shutdown(work));
     // Blocked threads are not awaited: a write to a full pipe, a resolver.
     runtime.shutdown_background();
     // Kafka's clients are, or the process ends under their threads.

@@ -5,12 +5,14 @@ use std::fmt;
 use std::time::Duration;
 
 use bson::{Document, doc};
+use futures_util::future::join_all;
 use mongodb::error::ErrorKind;
 use mongodb::options::{
     Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReadPreference,
     SelectionCriteria, ServerAddress, Tls, TlsOptions, WriteConcern,
 };
 use mongodb::{Client, Collection, Database};
+use parking_lot::Mutex;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use postrider_settings::TlsConfig;
 use postrider_settings::secret::{SecretText, SecretUri};
@@ -113,7 +115,36 @@ impl fmt::Display for MongoEndpoint {
 ///
 /// The driver cannot parse the URI. The error does not quote it.
 pub async fn client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
-    open(options(&endpoint.into()).await?)
+    open(options(&endpoint.into()).await?).inspect(shut_down_at_the_end)
+}
+
+tokio::task_local! {
+    /// The clients that [`with_shutdown`] shuts down.
+    static CLIENTS: Mutex<Vec<Client>>;
+}
+
+/// How long the shutdown of the clients may take: MongoDB may not answer.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Does the work, and shuts down the clients that its task has opened meanwhile.
+///
+/// A process calls this before its runtime ends: that drops the driver's tasks in any order, and one that requests a
+/// connection from a pool that was dropped before it panics.
+pub async fn with_shutdown<T>(work: impl Future<Output = T>) -> T {
+    let work = async {
+        let done = work.await;
+        let clients = CLIENTS.with(|clients| std::mem::take(&mut *clients.lock()));
+        let ending =
+            clients.into_iter().map(|client| client.shutdown().immediate(true).into_future());
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, join_all(ending)).await;
+        done
+    };
+    CLIENTS.scope(Mutex::default(), work).await
+}
+
+fn shut_down_at_the_end(client: &Client) {
+    // Nothing happens outside of `with_shutdown`.
+    let _ = CLIENTS.try_with(|clients| clients.lock().push(client.clone()));
 }
 
 /// Application name in MongoDB's log and `currentOp`, unless the URI sets one.
@@ -138,7 +169,7 @@ pub async fn relay_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, 
     }
     options.max_pool_size = Some(MAX_RELAY_CONNECTIONS);
     options.min_pool_size = None;
-    open(options)
+    open(options).inspect(shut_down_at_the_end)
 }
 
 /// Opens a client of a single member in any state, with the login and TLS of `uri`. Operations time
@@ -163,7 +194,7 @@ pub async fn member(
     options.selection_criteria = Some(ReadPreference::Nearest { options: None }.into());
     options.server_selection_timeout = Some(patience);
     options.connect_timeout = Some(patience);
-    open(options)
+    open(options).inspect(shut_down_at_the_end)
 }
 
 async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> {
@@ -216,12 +247,13 @@ pub async fn reach(
     endpoint: &MongoEndpoint,
     databases: &[&str],
 ) -> Result<(Client, Topology), StoreError> {
-    let client = client(endpoint).await?;
+    let client = open(options(endpoint).await?)?;
     let first = databases.first().copied().unwrap_or("admin");
     let topology = match topology(&client.database(first)).await {
         Ok(topology) => topology,
         Err(error) => return Err(explain(endpoint, error).await),
     };
+    shut_down_at_the_end(&client);
     check_case(&client, databases).await?;
     Ok((client, topology))
 }
