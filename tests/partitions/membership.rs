@@ -5,6 +5,7 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::InstanceId;
+use postrider::partition::names::{ANSWER_TIMEOUT, HeldName, WantedName, answer_questions, claim};
 
 use crate::instance::{Instance, Options, assignments, counts};
 use crate::peer::Peer;
@@ -31,6 +32,27 @@ fn moved(before: &[Option<Bson>], after: &[Option<Bson>]) -> usize {
 
 fn instances(outbox: &TestOutbox) -> mongodb::Collection<Document> {
     outbox.collections.database().collection("outbox_instances")
+}
+
+/// MongoDB may be slow for the holder, which is meant to run next to the newcomer.
+#[fixture::test]
+async fn default_name_is_left_to_a_holder_that_answers_late() {
+    let outbox = TestOutbox::new().await;
+    let [holder, newcomer] = [InstanceId::fresh(), InstanceId::fresh()];
+    let wanted = WantedName::Default("host".to_owned());
+    let name = claim(&outbox.collections, holder, &wanted).await.unwrap().name;
+    let answering = async {
+        // Longer than the wait for an explicit name.
+        tokio::time::sleep(ANSWER_TIMEOUT + Duration::from_millis(500)).await;
+        answer_questions(outbox.collections.clone(), name, holder).await
+    };
+
+    let held = tokio::select! {
+        held = claim(&outbox.collections, newcomer, &wanted) => held.unwrap(),
+        replaced = answering => panic!("{replaced}"),
+    };
+
+    assert_eq!(held, HeldName { name: "host#2".to_owned(), predecessor: None });
 }
 
 #[fixture::test]

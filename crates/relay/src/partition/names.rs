@@ -1,8 +1,8 @@
 //! Manages the names of instances: a restarted instance replaces its predecessor at once.
 //!
 //! A name is a document in `outbox_control` that names its holder. A new instance that finds a holder
-//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`answer_questions`]). If the
-//! holder does not answer, the new instance replaces it by an update that matches the holder and the
+//! writes a question there. A holder that runs removes it within [`ANSWER_TIMEOUT`] ([`answer_questions`]), if MongoDB
+//! answers it in time. If the holder does not answer, the new instance replaces it by an update that matches the holder and the
 //! question: either the answer or the replacement succeeds. A replaced instance publishes nothing more
 //! and ends. A process that was suspended reads before it publishes ([`suspension`](crate::partition::suspension)).
 //!
@@ -25,8 +25,11 @@ use tracing::debug;
 
 use crate::partition::fields;
 
-/// How long a newcomer waits for the answer of a holder.
+/// How long a newcomer with an explicit name waits for the answer of a holder: it is mostly a restart in place.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The same with a default name. The holder may be meant to run too, and MongoDB may answer it slowly.
+const DEFAULT_NAME_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often it reads the name meanwhile.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
@@ -80,6 +83,13 @@ impl WantedName {
         // The end of a path distinguishes it.
         let excess = name.chars().count().saturating_sub(MAX_NAME_LENGTH);
         Self::Default(name.chars().skip(excess).collect())
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        match self {
+            Self::Explicit(_) => ANSWER_TIMEOUT,
+            Self::Default(_) => DEFAULT_NAME_ANSWER_TIMEOUT,
+        }
     }
 
     /// Returns the names in the order of the attempts.
@@ -211,7 +221,7 @@ pub async fn release_name(
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "instance.name = {name:?}: instance {by} took over this name, since this instance did not \
-     respond within a second; set a different name for each instance"
+     respond in time; set a different name for each instance"
 )]
 pub struct Replaced {
     /// The name.
@@ -277,7 +287,7 @@ pub async fn claim(
             // The reply to its own write was lost.
             return Ok(HeldName { name: own.name.clone(), predecessor: None });
         }
-        let answers = names.question_holders(&held).await?;
+        let answers = names.question_holders(&held, wanted.answer_timeout()).await?;
         if answers.contains(&Answer::Unknown) {
             // Another new instance was faster.
             continue;
@@ -363,10 +373,14 @@ impl Names<'_> {
     }
 
     /// Writes a question to all holders, and waits for their answers.
-    async fn question_holders(&self, held: &[Held]) -> Result<Vec<Answer>, StoreError> {
+    async fn question_holders(
+        &self,
+        held: &[Held],
+        limit: Duration,
+    ) -> Result<Vec<Answer>, StoreError> {
         let others: Vec<Option<Uuid>> = held.iter().map(|held| held.entry.question).collect();
         // Waits for another instance's question too: otherwise two could replace each other's questions for ever.
-        self.wait_for_answers(held, others).await?;
+        self.wait_for_answers(held, others, limit).await?;
         let mut questions = Vec::new();
         for Held { name, entry } in held {
             let question = Uuid::new();
@@ -376,7 +390,7 @@ impl Names<'_> {
             let is_asked = self.update("query the holder of a name", filter, change).await?;
             questions.push(is_asked.then_some(question));
         }
-        let silent = self.wait_for_answers(held, questions.clone()).await?;
+        let silent = self.wait_for_answers(held, questions.clone(), limit).await?;
         let answers =
             questions.into_iter().zip(silent).map(|(question, silent)| match (question, silent) {
                 (_, Some(question)) => Answer::Silent(question),
@@ -386,14 +400,15 @@ impl Names<'_> {
         Ok(answers.collect())
     }
 
-    /// Waits for these answers, at most [`ANSWER_TIMEOUT`]. Returns the unanswered questions.
+    /// Waits for these answers, at most `limit`. Returns the unanswered questions.
     async fn wait_for_answers(
         &self,
         held: &[Held],
         mut questions: Vec<Option<Uuid>>,
+        limit: Duration,
     ) -> Result<Vec<Option<Uuid>>, StoreError> {
         let names: Vec<String> = held.iter().map(|held| held.name.clone()).collect();
-        let until = tokio::time::Instant::now() + ANSWER_TIMEOUT;
+        let until = tokio::time::Instant::now() + limit;
         while questions.iter().any(Option::is_some) && tokio::time::Instant::now() < until {
             tokio::time::sleep(READ_INTERVAL).await;
             let now = self.held(&names).await?;
