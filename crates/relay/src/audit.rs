@@ -28,7 +28,7 @@ const LAG_GRACE: Duration = Duration::from_secs(30);
 /// Records of one read.
 const PAGE_RECORDS: usize = 500;
 
-/// Records that one audit compares at most; the next audit continues.
+/// Records that one audit compares at most; the next audit continues behind them.
 const MAX_COMPARED: usize = 10_000;
 
 /// The first record of a key that the relay does not know.
@@ -40,25 +40,35 @@ struct Candidate {
 
 /// Audits at this interval, forever.
 pub(super) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
+    let mut from = Position::start();
     loop {
         tokio::time::sleep(context.settings.audit_interval).await;
-        if let Err(error) = audit(&context, &wakeup).await {
+        match audit(&context, &wakeup, &from).await {
+            Ok(next) => from = next.unwrap_or_else(Position::start),
             // The scan meets the same error and logs it.
-            debug!(error = chain(&error), "an audit failed; the next one runs as scheduled");
+            Err(error) => {
+                debug!(error = chain(&error), "an audit failed; the next one runs as scheduled");
+            }
         }
     }
 }
 
-async fn audit<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<(), StoreError> {
-    let Some(life) = context.state.key_table.live_period() else { return Ok(()) };
-    let candidates = candidates(context).await?;
+/// Audits from a position on. Returns where the next audit continues; `None` if this one has read everything behind
+/// the position.
+async fn audit<S: Sink>(
+    context: &RelayContext<S>,
+    wakeup: &Wakeup,
+    from: &Position,
+) -> Result<Option<Position>, StoreError> {
+    let Some(life) = context.state.key_table.live_period() else { return Ok(None) };
+    let (candidates, next) = candidates(context, from).await?;
     if candidates.is_empty() {
-        return Ok(());
+        return Ok(next);
     }
     tokio::time::sleep(LAG_GRACE).await;
     for Candidate { lane, partition, id } in candidates {
         if context.state.key_table.live_period() != Some(life) {
-            return Ok(());
+            return Ok(None);
         }
         let is_known = || context.state.key_table.is_tracked(&lane);
         // A record known before or after the read was settled by a lane, or waits.
@@ -75,19 +85,23 @@ async fn audit<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<()
         context.state.key_table.require_scan(lane, partition, id);
         wakeup.all();
     }
-    Ok(())
+    Ok(next)
 }
 
-/// Returns the first pending record of each key that the relay does not know.
-async fn candidates<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Candidate>, StoreError> {
+/// Returns the first pending record of each key that the relay does not know, from a position on, and the position
+/// behind them; `None` if nothing follows.
+async fn candidates<S: Sink>(
+    context: &RelayContext<S>,
+    from: &Position,
+) -> Result<(Vec<Candidate>, Option<Position>), StoreError> {
     let owned = context.state.key_table.owned();
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
     if !context.settings.is_ordered() {
         snapshot.split_keys();
     }
-    let mut next = Some(Position::start());
-    while let Some(from) = next.filter(|_| candidates.len() < MAX_COMPARED) {
+    let mut next = Some(from.clone());
+    while let Some(from) = next.take_if(|_| candidates.len() < MAX_COMPARED) {
         let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
         let room = ReadLimit { records: PAGE_RECORDS, bytes: allowance.bytes };
         let over = context.state.key_table.keys_to_skip(&from);
@@ -103,5 +117,5 @@ async fn candidates<S: Sink>(context: &RelayContext<S>) -> Result<Vec<Candidate>
         }
         next = page.next;
     }
-    Ok(candidates)
+    Ok((candidates, next))
 }
