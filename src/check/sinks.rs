@@ -168,10 +168,10 @@ async fn destinations(
             {
                 report.push(format!("`run` creates {shown} (declare)"));
             }
-            Err(error) => {
-                let error = error.to_string();
-                let is_named = error.starts_with(&shown);
-                missing.push(if is_named { error } else { format!("{shown}: {error}") });
+            Err(PublishError { detail, .. }) => {
+                // The sink may have named it.
+                let cause = detail.strip_prefix(&format!("{shown}: ")).unwrap_or(&detail);
+                missing.push(format!("{shown}: {cause}"));
             }
         }
     }

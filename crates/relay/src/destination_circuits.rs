@@ -9,6 +9,9 @@
 //! publish was in flight at two losses of the main connection. Whether the destination caused that
 //! is not known yet, so it is probed at once.
 //!
+//! A probe shows that the destination confirms, and not that the main connection reaches it. If the main one
+//! confirms nothing after a confirmed probe, the sink [renews](crate::sink::Sink::renew) it.
+//!
 //! A publish without a confirm ends only at its timeout. Until then the records of that destination
 //! would fill the memory. So a destination that has confirmed nothing for a short while, although a
 //! publish waits, is *silent*: nothing more is published to it until it confirms or its circuit
@@ -272,16 +275,21 @@ impl DestinationCircuits {
         open.is_none_or(|open| open.breaks_connections)
     }
 
-    /// Notes the confirm of a message that was sent at this time. Returns whether that closes the
-    /// circuit or ends a silence.
-    pub(crate) fn confirmed(&self, destination: &Address, handed_over: Instant) -> bool {
+    /// Notes the confirm of a message that was sent at this time, `isolated` or on the main
+    /// connection. Returns whether that closes the circuit or ends a silence.
+    pub(crate) fn confirmed(
+        &self,
+        destination: &Address,
+        handed_over: Instant,
+        isolated: bool,
+    ) -> bool {
         if self.is_quiet() {
             return false;
         }
         let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(destination) else { return false };
         let was_silent = self.end_silence(circuit);
-        circuit.confirmed(handed_over);
+        circuit.confirmed(handed_over, isolated);
         self.close(circuit, destination, handed_over, "destination confirms again") || was_silent
     }
 
@@ -327,6 +335,13 @@ impl DestinationCircuits {
         self.note(destination, Fault::Destination(now + longest), |circuit| {
             circuit.unconfirmed(handed_over, cause, isolated, now, longest)
         })
+    }
+
+    /// Returns whether only the isolated connection reaches the destination: it has confirmed a probe,
+    /// and the main one nothing since, not even the message that it got at this time.
+    pub(crate) fn is_bypassed(&self, destination: &Address, handed_over: Instant) -> bool {
+        let circuits = self.circuits.lock();
+        circuits.get(destination).is_some_and(|circuit| circuit.is_bypassed(handed_over))
     }
 
     /// Notes that a message that was sent at this time waits, or timed out, on a connection that

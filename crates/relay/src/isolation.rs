@@ -100,6 +100,10 @@ impl<S: Sink> IsolatedConnections<S> {
             handed_over = Instant::now();
             result = sink.publish(message).await;
         }
+        if matches!(&result, Err(error) if error.failure == PublishFailure::Unconfirmed) {
+            // So that the next probe shows the destination's state, and not the client's.
+            sink.renew().await;
+        }
         if result.is_ok() && self.lacking.swap(false, Ordering::Relaxed) {
             info!(sink = %self.name, "opened an isolated connection again");
         }

@@ -239,14 +239,23 @@ impl<'a, S: Sink> Publisher<'a, S> {
                 failpoint::hit("relay::after_confirm");
                 debug!("confirmed");
                 self.context.state.connection_losses.forget(&leased.record.id);
-                let confirms_again = handle.destinations.confirmed(&destination, handed_over);
+                let isolated = slot.is_some();
+                let confirms_again =
+                    handle.destinations.confirmed(&destination, handed_over, isolated);
                 self.unblock_if(confirms_again, handle, &destination);
                 handle.metrics.delivered(timestamp, self.context.clock.now());
                 Delivery::Confirmed
             }
             Err(error) => {
                 debug!(failure = ?error.failure, cause = error.detail, "not confirmed");
-                self.judge(handle, &destination, leased, slot, handed_over, error)
+                let is_bypassed = slot.is_none()
+                    && error.failure == PublishFailure::Unconfirmed
+                    && handle.destinations.is_bypassed(&destination, handed_over);
+                let delivery = self.judge(handle, &destination, leased, slot, handed_over, error);
+                if is_bypassed {
+                    handle.sink.renew().await;
+                }
+                delivery
             }
         };
         DeliveryResult { sink, delivery }

@@ -52,7 +52,7 @@ impl<L: Link> ActiveLink<L> {
     }
 
     /// Replaces a link by another one, and returns it; `None` if it is no longer the link in use.
-    #[cfg(feature = "rabbitmq")]
+    #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
     pub(super) fn replace(&self, link: &L, other: L) -> Option<Arc<L>> {
         let mut replaced = None;
         self.link.send_if_modified(|active| {

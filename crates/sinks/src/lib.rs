@@ -20,6 +20,8 @@ pub mod cloud_events;
 pub mod config;
 pub mod configured;
 pub mod file;
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+mod growing_pause;
 mod json_line;
 #[cfg(feature = "kafka")]
 pub mod kafka;

@@ -169,6 +169,10 @@ macro_rules! sinks {
                 match self { $($(#[$gate])? Self::$Name(sink) => sink.replaced_at(),)+ }
             }
 
+            async fn renew(&self) {
+                match self { $($(#[$gate])? Self::$Name(sink) => sink.renew().await,)+ }
+            }
+
             fn isolated(&self) -> Self {
                 match self { $($(#[$gate])? Self::$Name(sink) => Self::$Name(sink.isolated()),)+ }
             }

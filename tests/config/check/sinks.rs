@@ -170,7 +170,10 @@ async fn every_configured_topic_is_looked_up() {
     template.is_good("sink k destinations", "{type} depends on the record");
     made.is_good("sink k destinations", &format!("topic {:?} exists", topic.name));
     made.is_good("sink k destinations", &format!("`run` creates topic {fresh:?}"));
-    missing.only("sink k destinations", &format!("topic {fresh:?}"), "sinks.k.declare");
+    let once = format!("topic {fresh:?}: unknown topic or partition");
+    missing.only("sink k destinations", &once, "sinks.k.declare");
+    let detail = &missing.of("sink k destinations")["detail"];
+    assert_eq!(detail.as_str().unwrap().matches(&fresh).count(), 1, "{detail}");
 }
 
 #[fixture::test]

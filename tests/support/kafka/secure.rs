@@ -125,6 +125,8 @@ fn options(dir: &Path) -> Options {
         USERS.iter().map(|user| format!(" user_{user}=\"{PASSWORD}\"")).collect();
     let plain = format!("{modules}.plain.PlainLoginModule required{passwords};");
     let scram = format!("{modules}.scram.ScramLoginModule required;");
+    // The broker accepts tokens without a signature.
+    let token = format!("{modules}.oauthbearer.OAuthBearerLoginModule required;");
     let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let mut options = Options::default()
         .listener(Listener::new(TLS, "SSL"))
@@ -145,9 +147,10 @@ fn options(dir: &Path) -> Options {
     for listener in [LOGIN, OPEN_LOGIN] {
         let name = format!("listener.name.{}", listener.to_lowercase());
         options = options
-            .property(&format!("{name}.sasl.enabled.mechanisms"), "PLAIN,SCRAM-SHA-256")
+            .property(&format!("{name}.sasl.enabled.mechanisms"), "PLAIN,SCRAM-SHA-256,OAUTHBEARER")
             .property(&format!("{name}.plain.sasl.jaas.config"), &plain)
-            .property(&format!("{name}.scram-sha-256.sasl.jaas.config"), &scram);
+            .property(&format!("{name}.scram-sha-256.sasl.jaas.config"), &scram)
+            .property(&format!("{name}.oauthbearer.sasl.jaas.config"), &token);
     }
     USERS.iter().fold(options, |options, user| options.scram_user(user, PASSWORD))
 }

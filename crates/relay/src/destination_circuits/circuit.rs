@@ -27,6 +27,9 @@ pub(super) struct Circuit {
     confirmed: Option<Instant>,
     /// When the latest message that was not confirmed was sent.
     failed: Option<Instant>,
+    /// When the probe was sent that an isolated connection confirmed, unless the main one has confirmed a message
+    /// since.
+    bypassed: Option<Instant>,
 }
 
 /// Publishes that wait unusually long for a confirm.
@@ -93,9 +96,20 @@ impl Circuit {
         std::mem::replace(&mut silence.is_silent, false)
     }
 
-    /// Notes the confirm of a message that was sent at this time.
-    pub(super) fn confirmed(&mut self, handed_over: Instant) {
+    /// Notes the confirm of a message that was sent at this time, `isolated` or on the main connection.
+    pub(super) fn confirmed(&mut self, handed_over: Instant, isolated: bool) {
         self.confirmed = self.confirmed.max(Some(handed_over));
+        if !isolated {
+            self.bypassed = None;
+        } else if self.open.is_some() {
+            self.bypassed = Some(handed_over);
+        }
+    }
+
+    /// Returns whether an isolated connection has confirmed a message while the circuit was open, and the main
+    /// one none since then. This message was sent on the main one at this time, and not confirmed.
+    pub(super) fn is_bypassed(&self, handed_over: Instant) -> bool {
+        self.bypassed.is_some_and(|probe| probe < handed_over)
     }
 
     /// Closes the circuit, unless a message that was sent later has failed. Returns what was open.

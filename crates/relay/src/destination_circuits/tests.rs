@@ -19,9 +19,32 @@ fn circuit_opens_for_its_destination_and_closes_on_confirm() {
     assert!(circuits.open_until(&to("sick")).is_some());
     assert_eq!(circuits.open_until(&to("well")), None);
     assert_eq!(circuits.open()[0].cause, "no confirm");
-    assert!(!circuits.confirmed(&to("sick"), began - Duration::from_secs(1)), "an earlier one");
-    assert!(circuits.confirmed(&to("sick"), Instant::now()));
+    assert!(
+        !circuits.confirmed(&to("sick"), began - Duration::from_secs(1), false),
+        "an earlier one"
+    );
+    assert!(circuits.confirmed(&to("sick"), Instant::now(), false));
     assert_eq!((circuits.open_until(&to("sick")), circuits.open()), (None, vec![]));
+}
+
+#[test]
+fn main_connection_is_bypassed_while_only_probes_are_confirmed() {
+    let circuits = circuits();
+    let fails = |handed_over| {
+        let is_bypassed = circuits.is_bypassed(&to("d"), handed_over);
+        circuits.unconfirmed(&to("d"), handed_over, "x", false);
+        is_bypassed
+    };
+    let (first, with_it, probe) = (Instant::now(), Instant::now(), Instant::now());
+    assert!(!fails(first));
+    assert!(circuits.confirmed(&to("d"), probe, true));
+
+    assert!(!fails(with_it), "it was sent before the probe");
+    assert!(fails(Instant::now()));
+    assert!(fails(Instant::now()), "until the main connection confirms");
+    circuits.confirmed(&to("d"), Instant::now(), false);
+    circuits.confirmed(&to("d"), Instant::now(), true);
+    assert!(!fails(Instant::now()), "a quarantined record is not a probe");
 }
 
 #[test]
@@ -29,11 +52,11 @@ fn record_is_at_fault_when_later_records_are_confirmed() {
     let circuits = circuits();
     circuits.unconfirmed(&to("d"), Instant::now(), "x", false);
     let under_way = Instant::now();
-    assert!(circuits.confirmed(&to("d"), Instant::now()));
+    assert!(circuits.confirmed(&to("d"), Instant::now(), false));
 
     let lost_with_it = circuits.unconfirmed(&to("d"), under_way, "x", false);
     let again = Instant::now();
-    circuits.confirmed(&to("d"), Instant::now());
+    circuits.confirmed(&to("d"), Instant::now(), false);
     let own = circuits.unconfirmed(&to("d"), again, "x", false);
 
     assert!(matches!(lost_with_it, Fault::Destination(_)));
@@ -46,7 +69,7 @@ fn record_that_breaks_isolated_connection_opens_circuit_once() {
     let circuits = circuits();
     circuits.broke(&to("d"), Instant::now(), "lost");
     assert!(circuits.open_until(&to("d")).is_some());
-    assert!(circuits.confirmed(&to("d"), Instant::now()), "another one is confirmed");
+    assert!(circuits.confirmed(&to("d"), Instant::now(), false), "another one is confirmed");
 
     assert_eq!(circuits.broke(&to("d"), Instant::now(), "lost"), Fault::Record);
     assert_eq!(circuits.open_until(&to("d")), None, "its neighbours go on");
@@ -65,7 +88,7 @@ fn publish_on_replaced_connection_opens_circuit_for_probe() {
     let probed = Instant::now();
     let probe = circuits.begin_probe(&to("d"));
     assert!(circuits.left_behind(&to("d"), later, "x").is_some(), "it is being probed");
-    assert!(circuits.confirmed(&to("d"), probed));
+    assert!(circuits.confirmed(&to("d"), probed, false));
     drop(probe);
 
     assert_eq!(circuits.left_behind(&to("d"), later, "x"), None, "others were confirmed");
@@ -89,7 +112,7 @@ fn destination_is_probed_alone_after_several_losses() {
     assert!(circuits.open_until(&to("d")).is_some() && circuits.is_exclusive(&to("d")));
     let probed = Instant::now();
     let probe = circuits.begin_probe(&to("d"));
-    assert!(circuits.confirmed(&to("d"), probed), "it was not its doing");
+    assert!(circuits.confirmed(&to("d"), probed, false), "it was not its doing");
     drop(probe);
 
     circuits.suspected(&to("d"), lost, "connection lost");
@@ -122,7 +145,7 @@ fn silent_destination_takes_no_records_until_it_answers() {
     assert!(circuits.open_until(&to("d")).is_some() && circuits.open_until(&to("other")).is_none());
     assert!(!circuits.all_closed() && !circuits.wants_probe(&to("d")), "it is not open");
 
-    assert!(circuits.confirmed(&to("d"), Instant::now()));
+    assert!(circuits.confirmed(&to("d"), Instant::now(), false));
     assert!(circuits.open_until(&to("d")).is_none() && circuits.all_closed());
     assert!(slow.is_silent(Duration::ZERO), "silent once more");
     assert!(circuits.note_answer(&to("d")), "a nack is an answer");

@@ -24,7 +24,8 @@ pub enum PublishFailure {
     /// leader. The relay opens the circuit of this destination only, and delivers again with the same id.
     Unconfirmed,
     /// Sent on a connection that the sink has replaced, and not confirmed in time or before that
-    /// connection was lost. Like [`Unconfirmed`](Self::Unconfirmed), but an attempt is never counted.
+    /// connection was lost; or refused together with another record that was at fault. Like
+    /// [`Unconfirmed`](Self::Unconfirmed), but an attempt is never counted.
     Abandoned,
     /// Not sent: the sink is down. The relay opens the circuit of the sink, and counts no attempt.
     SinkDown,

@@ -36,7 +36,8 @@ pub use postrider_outbox::header::HeaderValue;
 ///   knows. A sink that cannot know answers `Unconfirmed` and checks the connection: a connection
 ///   that does not answer resolves [`lost`](Sink::lost). A sink that opens another connection in
 ///   place of one that does not answer, or will not for long, ends unconfirmed publishes of the
-///   old one with `Abandoned`; it does so only where `key_window` is 1.
+///   old one with `Abandoned`; it does so only where `key_window` is 1, or where a key keeps the old
+///   connection until its messages there have an outcome.
 /// - **One destination's trouble stays its own.** A destination that does not confirm (a queue
 ///   without a majority, a topic below `min.insync.replicas`, a partition without a leader)
 ///   ends with `Unconfirmed`, and does not end the publishes to other destinations.
@@ -95,6 +96,14 @@ pub trait Sink: Send + Sync + 'static {
     /// still wait on the old one; their wait is not evidence against their destination.
     fn replaced_at(&self) -> Option<Instant> {
         None
+    }
+
+    /// Replaces the connection in use by another one, if the sink's client keeps a state of destinations on it
+    /// that may be wrong. Publishes under way keep the old one until they end. The relay calls this when a
+    /// destination confirms on an isolated connection and not on the main one, and when it does not confirm on
+    /// an isolated one. A sink limits how often it does so. By default nothing happens.
+    fn renew(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
     }
 
     /// Creates a second sink with the same settings and its own connection.

@@ -1,6 +1,7 @@
 //! Wraps librdkafka's producer and its callbacks: each delivery report goes to the publish that waits for it.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use postrider_relay::sink::SinkDown;
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::producer::{
@@ -22,6 +24,7 @@ use crate::kafka::live_clients::LiveClient;
 use crate::kafka::remedy;
 use crate::kafka::rendering::Rendered;
 use crate::kafka::statistics::ProducerMetrics;
+use crate::kafka::tokens::Tokens;
 
 /// A topic for metadata requests that only check whether a broker answers, whatever the answer is. (Without a
 /// topic a request is for all of them, however many.)
@@ -113,9 +116,18 @@ impl Events {
 }
 
 /// Receives the producer's callbacks, which it calls on a thread of its own.
-pub(super) struct Callbacks(Arc<Events>);
+pub(super) struct Callbacks {
+    events: Arc<Events>,
+    tokens: Tokens,
+}
 
 impl ClientContext for Callbacks {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.tokens.generate_oauth_token(config)
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         debug!(?level, facility, message, "librdkafka");
         match facility {
@@ -124,8 +136,8 @@ impl ClientContext for Callbacks {
             "FAIL" => {
                 // Without the name of librdkafka's thread.
                 let error = message.split_once("]: ").map_or(message, |(_, error)| error);
-                self.0.state.lock().connection_error = Some(error.to_owned());
-                self.0.failure.notify_one();
+                self.events.state.lock().connection_error = Some(error.to_owned());
+                self.events.failure.notify_one();
             }
             // Other states of connections are logged once, as the state of the sink.
             _ => {}
@@ -134,20 +146,20 @@ impl ClientContext for Callbacks {
 
     fn error(&self, error: KafkaError, reason: &str) {
         {
-            let mut state = self.0.state.lock();
+            let mut state = self.events.state.lock();
             match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::AllBrokersDown) => state.are_all_down = true,
                 _ => state.connection_error = Some(reason.to_owned()),
             }
         }
-        self.0.failure.notify_one();
+        self.events.failure.notify_one();
     }
 
     fn stats(&self, statistics: Statistics) {
         let brokers = statistics.brokers.values();
         let disconnects = brokers.map(|broker| (broker.nodeid, broker.disconnects.unwrap_or(0)));
-        self.0.state.lock().disconnects = disconnects.collect();
-        if let Some(metrics) = &self.0.metrics {
+        self.events.state.lock().disconnects = disconnects.collect();
+        if let Some(metrics) = &self.events.metrics {
             metrics.update(&statistics);
         }
     }
@@ -169,7 +181,7 @@ impl ProducerContext for Callbacks {
         };
         // The publish may have timed out.
         let _ = reply.send(report);
-        self.0.queue_room.notify_waiters();
+        self.events.queue_room.notify_waiters();
     }
 }
 
@@ -211,18 +223,23 @@ impl Client {
     /// Settings that librdkafka refuses.
     pub(super) async fn create(
         config: ClientConfig,
+        tokens: Tokens,
         metrics: Option<ProducerMetrics>,
         until: Instant,
     ) -> Result<Self, SinkDown> {
         let cause = || "librdkafka created no producer in time".to_owned();
         let creating = blocking_until(until, cause, move || {
             postrider_store::failpoint::hit("sink::make");
-            Self::new(&config, metrics)
+            Self::new(&config, tokens, metrics)
         });
         creating.await?.map_err(SinkDown::new)
     }
 
-    fn new(config: &ClientConfig, metrics: Option<ProducerMetrics>) -> KafkaResult<Self> {
+    fn new(
+        config: &ClientConfig,
+        tokens: Tokens,
+        metrics: Option<ProducerMetrics>,
+    ) -> KafkaResult<Self> {
         let events = Arc::new(Events {
             failure: Notify::new(),
             queue_room: Notify::new(),
@@ -230,7 +247,7 @@ impl Client {
             metrics,
         });
         let live_client = LiveClient::new();
-        let producer = config.create_with_context(Callbacks(events.clone()))?;
+        let producer = config.create_with_context(Callbacks { events: events.clone(), tokens })?;
         Ok(Self { producer: Some((producer, live_client)), events })
     }
 

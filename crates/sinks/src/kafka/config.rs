@@ -10,6 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::SinkSettings;
+use crate::kafka::tokens::Tokens;
+
+/// The SASL mechanism of bearer tokens.
+pub(super) const OAUTHBEARER: &str = "OAUTHBEARER";
 
 /// One sink of kind `kafka`, as it is configured.
 pub type KafkaSettings = SinkSettings<KafkaConfig>;
@@ -32,6 +36,9 @@ pub struct KafkaConfig {
     /// The file with the user's password, read each time that the sink connects.
     #[schemars(example = &"/run/secrets/kafka-password")]
     pub password_file: Option<PathBuf>,
+    /// The file with a bearer token for SASL OAUTHBEARER, in place of user and password. It is read each time that the sink connects, and before the token expires (`exp` of a JSON Web Token; every 5 minutes for others).
+    #[schemars(example = &"/run/secrets/kafka-token")]
+    pub token_file: Option<PathBuf>,
     /// TLS to the brokers. An empty table trusts the system's authorities.
     pub tls: Option<TlsConfig>,
     /// The topics that the sink creates if they are missing.
@@ -54,6 +61,7 @@ impl Default for KafkaConfig {
             properties: Properties::default(),
             username: None,
             password_file: None,
+            token_file: None,
             tls: None,
             declare: DeclaredTopics::default(),
             cloudevents: false,
@@ -135,17 +143,25 @@ impl KafkaConfig {
         self.brokers.as_ref().map(Brokers::joined).unwrap_or_default()
     }
 
-    /// Returns the properties that `username`, `password_file` and `tls` stand for.
+    /// Returns the source of the tokens to log in with.
+    pub(super) fn tokens(&self) -> Tokens {
+        Tokens::in_file(self.token_file.as_deref())
+    }
+
+    /// Returns the properties that `username`, `password_file`, `token_file` and `tls` stand for.
     pub(super) fn connection(&self) -> Properties {
         let mut properties = Properties::default();
-        let protocol = match (self.username.is_some(), self.tls.is_some()) {
+        let has_login = self.username.is_some() || self.token_file.is_some();
+        let protocol = match (has_login, self.tls.is_some()) {
             (false, false) => return properties,
             (false, true) => "ssl",
             (true, false) => "sasl_plaintext",
             (true, true) => "sasl_ssl",
         };
         properties.set("security.protocol", protocol);
-        if let Some(username) = &self.username {
+        if self.token_file.is_some() {
+            properties.set("sasl.mechanism", OAUTHBEARER);
+        } else if let Some(username) = &self.username {
             if !self.properties.iter().any(|(name, _)| name == "sasl.mechanism") {
                 properties.set("sasl.mechanism", "PLAIN");
             }

@@ -4,6 +4,8 @@ use postrider_relay::sink::{PublishError, PublishFailure};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use crate::kafka::remedy;
+
 /// Returns whether the broker refused a whole batch, perhaps for another record in it.
 ///
 /// Brokers check sizes and times per batch, and if a broker names the record, librdkafka reports the others
@@ -37,6 +39,11 @@ pub(super) fn invalidates_topic(error: &KafkaError) -> bool {
     )
 }
 
+/// Returns whether the topic refuses the time of a record, or of another one in its batch.
+pub(super) fn refuses_time(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(Code::InvalidTimestamp)
+}
+
 /// Returns whether the producer's own time for the record was up.
 pub(super) fn is_timeout(error: &KafkaError) -> bool {
     error.rdkafka_error_code() == Some(Code::MessageTimedOut)
@@ -49,9 +56,18 @@ pub(super) fn publish_error(error: &KafkaError, topic: &str) -> PublishError {
         return PublishError::new(PublishFailure::Indeterminate, error);
     };
     let failure = failure(code);
-    let is_too_large = failure == PublishFailure::TooLarge;
-    let limit = if is_too_large { "; the topic's max.message.bytes is the limit" } else { "" };
-    PublishError::new(failure, format!("topic {topic:?}: {code}{limit}"))
+    let remedy = match code {
+        // The record has the time of its publishing by now.
+        Code::InvalidTimestamp => {
+            "; the time of publishing is refused too: correct this host's clock, or the topic's \
+             message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+        }
+        Code::UnsupportedCompressionType => "; change the property compression.type of the sink",
+        _ if failure == PublishFailure::TooLarge => "; the topic's max.message.bytes is the limit",
+        _ => "",
+    };
+    let cause = remedy::of_code(code);
+    PublishError::new(failure, format!("topic {topic:?}: {cause}{remedy}"))
 }
 
 /// Returns what a fatal error of the producer means for the records in it.
@@ -71,19 +87,22 @@ fn failure(code: Code) -> PublishFailure {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
             PublishFailure::TooLarge
         }
-        Code::InvalidMessage
-        | Code::InvalidTimestamp
-        | Code::InvalidRecord
-        | Code::InvalidTopic
-        | Code::InvalidArgument
-        | Code::UnsupportedForMessageFormat
-        | Code::UnsupportedCompressionType => PublishFailure::Rejected,
+        Code::InvalidRecord | Code::InvalidTopic | Code::InvalidArgument => {
+            PublishFailure::Rejected
+        }
         Code::UnknownTopic
         | Code::UnknownTopicOrPartition
         | Code::UnknownPartition
         | Code::TopicAuthorizationFailed
         | Code::PolicyViolation
-        | Code::InvalidDifferentRecord => PublishFailure::Retryable,
+        // Damaged under way: the checksum of the batch is wrong.
+        | Code::InvalidMessage
+        // The topic refuses how this producer writes, or this host's clock: the next record too.
+        | Code::UnsupportedForMessageFormat
+        | Code::UnsupportedCompressionType
+        | Code::InvalidTimestamp => PublishFailure::Retryable,
+        // Another record was at fault, although this one was alone in its batch.
+        Code::InvalidDifferentRecord => PublishFailure::Abandoned,
         Code::QueueFull
         | Code::Authentication
         | Code::SSL
@@ -98,6 +117,8 @@ fn failure(code: Code) -> PublishFailure {
         | Code::FencedLeaderEpoch
         | Code::UnknownLeaderEpoch
         | Code::KafkaStorageError
+        // An unexpected error within the broker, which may be that of this partition alone.
+        | Code::Unknown
         | Code::RequestTimedOut => PublishFailure::Unconfirmed,
         // Sent, or perhaps sent: timed out, fatal, transport; purged from the queue too, in which a
         // record also waits to be sent a second time.
@@ -113,7 +134,12 @@ mod tests {
     fn failure_follows_from_the_code_of_the_report() {
         for (code, expected) in [
             (Code::MessageSizeTooLarge, PublishFailure::TooLarge),
-            (Code::InvalidTimestamp, PublishFailure::Rejected),
+            (Code::InvalidRecord, PublishFailure::Rejected),
+            (Code::InvalidTimestamp, PublishFailure::Retryable),
+            (Code::InvalidMessage, PublishFailure::Retryable),
+            (Code::UnsupportedCompressionType, PublishFailure::Retryable),
+            (Code::InvalidDifferentRecord, PublishFailure::Abandoned),
+            (Code::Unknown, PublishFailure::Unconfirmed),
             (Code::UnknownTopicOrPartition, PublishFailure::Retryable),
             (Code::TopicAuthorizationFailed, PublishFailure::Retryable),
             (Code::PurgeQueue, PublishFailure::Indeterminate),

@@ -4,15 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bson::DateTime;
 use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure, SinkDown};
+use postrider_store::dates::rfc3339;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::active_link;
 use crate::availability::Availability;
@@ -24,6 +26,7 @@ use crate::kafka::partitions::Partitions;
 use crate::kafka::properties;
 use crate::kafka::rendering::Rendered;
 use crate::kafka::statistics::KafkaMetrics;
+use crate::kafka::tokens::Tokens;
 use crate::kafka::topics::{self, Topics};
 use crate::liveness::{Liveness, Unresponsive};
 
@@ -107,6 +110,7 @@ pub(super) struct Link {
     queue_entrance: tokio::sync::Mutex<()>,
     /// The tasks that watch the producers.
     watches: Mutex<Vec<AbortOnDropHandle<()>>>,
+    is_replaced: AtomicBool,
 }
 
 impl active_link::Link for Link {
@@ -146,7 +150,8 @@ impl Link {
             config.set("statistics.interval.ms", ISOLATED_STATISTICS_INTERVAL);
         }
         let limit = settings.delivery.timeout;
-        let client = create_client(config.clone(), metrics.as_ref(), limit).await?;
+        let tokens = settings.own.tokens();
+        let client = create_client(config.clone(), tokens, metrics.as_ref(), limit).await?;
         // After the first answer the producer requests its id. The second one mostly shows whether it may
         // write.
         for _ in 0..2 {
@@ -173,7 +178,22 @@ impl Link {
             single_record: OnceCell::new(),
             queue_entrance: tokio::sync::Mutex::default(),
             watches: Mutex::new(vec![AbortOnDropHandle::new(watch)]),
+            is_replaced: AtomicBool::new(false),
         })
+    }
+
+    /// Notes that another link is in use. This one ends when the last of its records has its outcome.
+    pub(super) fn mark_replaced(&self) {
+        self.is_replaced.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a record for this topic is sent without a look-up first.
+    pub(super) fn knows(&self, topic: &str) -> bool {
+        self.topics.knows(topic)
     }
 
     /// Checks that it can be published on.
@@ -193,7 +213,7 @@ impl Link {
     /// As [`Sink::publish`](postrider_relay::sink::Sink::publish).
     pub(super) async fn publish(
         &self,
-        record: &Rendered,
+        mut record: Rendered,
         batching: Option<&Batching>,
         until: Instant,
     ) -> Result<(), PublishError> {
@@ -203,7 +223,7 @@ impl Link {
         }
         let immediate = &self.producers.immediate;
         let producer = batching.and_then(|_| self.batching()).unwrap_or(immediate);
-        let mut result = self.send(producer, record, until).await?;
+        let mut result = self.send(producer, &record, until).await?;
         if let Err(error) = &result
             && delivery_report::may_concern_other_record(error)
         {
@@ -211,9 +231,29 @@ impl Link {
                 batching.pause();
             }
             // Alone in its batch the record is the cause of any refusal.
-            result = self.send(self.single_record(until).await?, record, until).await?;
+            let single_record = self.single_record(until).await?;
+            result = self.send(single_record, &record, until).await?;
+            if let Err(error) = &result
+                && delivery_report::refuses_time(error)
+                && let Some(time) = record.timestamp.take()
+            {
+                // Each topic has its own limits of the past and of the future.
+                self.warn_of_time(&record, time);
+                result = self.send(single_record, &record, until).await?;
+            }
         }
         result.map_err(|error| self.publish_error(&error, &record.topic))
+    }
+    /// Warns that a topic refuses the time of a record, which is published with the time of publishing.
+    fn warn_of_time(&self, record: &Rendered, time: i64) {
+        let time = DateTime::from_millis(time);
+        let time = rfc3339(time).unwrap_or_else(|| time.timestamp_millis().to_string());
+        warn!(
+            sink = %self.settings.name, record.id = record.id(), topic = record.topic, createdAt = time,
+            "topic does not accept createdAt of a record (or seq, if it has none); published it with the \
+             time of publishing; correct the clock of its producer, or the topic's \
+             message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+        );
     }
 
     /// Returns what a negative report means, and draws its consequences for the link.
@@ -369,7 +409,8 @@ impl Link {
                 let config = properties::batching_config(&settings);
                 let limit = settings.delivery.timeout;
                 let creating = async {
-                    let client = create_client(config, metrics.as_ref(), limit).await?;
+                    let tokens = settings.own.tokens();
+                    let client = create_client(config, tokens, metrics.as_ref(), limit).await?;
                     wait_for_answer(client.clone(), limit).await?;
                     Ok::<_, SinkDown>(client)
                 };
@@ -398,7 +439,9 @@ impl Link {
         let create = async || {
             let mut config = properties::client_config(&self.settings);
             config.set("batch.num.messages", "1");
-            Ok::<_, SinkDown>(Producer::new(Arc::new(Client::create(config, None, until).await?)))
+            let tokens = self.settings.own.tokens();
+            let client = Client::create(config, tokens, None, until).await?;
+            Ok::<_, SinkDown>(Producer::new(Arc::new(client)))
         };
         self.single_record.get_or_try_init(create).await
     }
@@ -406,11 +449,12 @@ impl Link {
 
 async fn create_client(
     config: ClientConfig,
+    tokens: Tokens,
     metrics: Option<&Arc<KafkaMetrics>>,
     limit: Duration,
 ) -> Result<Arc<Client>, SinkDown> {
     let metrics = metrics.map(KafkaMetrics::producer);
-    Ok(Arc::new(Client::create(config, metrics, Instant::now() + limit).await?))
+    Ok(Arc::new(Client::create(config, tokens, metrics, Instant::now() + limit).await?))
 }
 
 /// Waits until some broker answers.

@@ -11,6 +11,9 @@
 //! | `client` | one producer with its callbacks |
 //! | [`live_clients`] | the count of clients that have not ended, for the end of the process |
 //! | `remedy` | remedies by the text of librdkafka's errors |
+//! | `renewal` | another link in place of one that does not reach a topic |
+//! | `outstanding` | the link of each key with unconfirmed records |
+//! | `tokens` | bearer tokens from a file |
 //! | `topics` | the look-up of topics before the first record goes to them, and their creation |
 //! | `delivery_report` | the meaning of a delivery report for its record |
 //! | [`statistics`] | librdkafka's own statistics as metrics |
@@ -25,18 +28,22 @@ pub mod config;
 mod delivery_report;
 mod link;
 pub mod live_clients;
+mod outstanding;
 mod partitions;
 mod properties;
 mod remedy;
 mod rendering;
+mod renewal;
 pub mod statistics;
+mod tokens;
 mod topics;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
-use postrider_settings::secret::read_password;
+use postrider_settings::secret::{read_file, read_password};
 use postrider_settings::{Rules, quoted};
 use tokio::time::Instant;
 
@@ -46,8 +53,10 @@ use crate::kafka::batching::Batching;
 use crate::kafka::config::DeclaredTopics;
 pub use crate::kafka::config::{KafkaConfig, KafkaSettings};
 use crate::kafka::link::Link;
+use crate::kafka::outstanding::Outstanding;
 use crate::kafka::partitions::Partitions;
 pub use crate::kafka::properties::{InvalidProperties, InvalidProperty, RESERVED, Reserved};
+use crate::kafka::renewal::Renewals;
 use crate::kafka::statistics::KafkaMetrics;
 
 /// A Kafka cluster.
@@ -59,6 +68,9 @@ pub struct Kafka {
     /// `None` if records are never batched.
     batching: Option<Batching>,
     link: ActiveLink<Link>,
+    /// `None` if a key has one unconfirmed record at most.
+    outstanding: Option<Outstanding<Link>>,
+    renewals: Mutex<Renewals>,
     /// `None` for an isolated sink: the series are those of the first one.
     metrics: Option<Arc<KafkaMetrics>>,
 }
@@ -82,6 +94,8 @@ impl Kafka {
             partitions: Arc::new(Partitions::new(&settings)),
             batching: batches.then(Batching::default),
             link: ActiveLink::default(),
+            outstanding: (settings.delivery.key_window > 1).then(Outstanding::default),
+            renewals: Mutex::default(),
             metrics: Some(Arc::new(KafkaMetrics::new(settings.name.as_str()))),
             settings,
         })
@@ -120,6 +134,16 @@ impl SinkConfig for KafkaConfig {
         for topic in &own.declare.topics {
             require_name(&topic.name, "declare.topics", rules);
         }
+        if let Some(file) = &own.token_file {
+            if let Err(detail) = read_file(file) {
+                rules.wrong("token_file", detail);
+            }
+            let detail = "username is also set; remove one of the two";
+            rules.require(own.username.is_none(), "token_file", detail);
+            // rdkafka's client for it requests no token.
+            let detail = "cannot be created with token_file; create the topics by other means";
+            rules.require(own.declare.topics.is_empty(), "declare.topics", detail);
+        }
         let password = read_password(own.username.as_deref(), own.password_file.as_deref(), rules);
         let mut readable = settings.clone();
         if password.is_none() && own.password_file.is_some() {
@@ -132,7 +156,8 @@ impl SinkConfig for KafkaConfig {
         }
         for (name, _) in own.connection().iter() {
             let is_set = own.properties.iter().any(|(set, _)| set == name);
-            let detail = "is also set by username, password_file or tls; remove one of the two";
+            let detail =
+                "is also set by username, password_file, token_file or tls; remove one of the two";
             rules.require(!is_set, format!("properties.{}", quoted(name)), detail);
         }
         // librdkafka would refuse the files of `tls` again.
@@ -175,8 +200,19 @@ impl Sink for Kafka {
         let own = &self.settings.own;
         let event_prefix = own.cloudevents.then_some(own.cloudevents_prefix.as_str());
         let batching = self.batching.as_ref().filter(|it| !message.is_urgent && it.is_on());
+        let key = message.key.clone().filter(|_| self.outstanding.is_some());
         let rendered = rendering::render(message, event_prefix, self.max_message_bytes)?;
-        link.publish(&rendered, batching, until).await
+        let of_key = self.outstanding.as_ref().zip(key);
+        let of_key = of_key.map(|(outstanding, key)| outstanding.add(key, link.clone()));
+        let link = of_key.as_ref().map_or(&link, |record| &record.link);
+        let published = link.publish(rendered, batching, until).await;
+        published.map_err(|error| match error.failure {
+            // It says nothing about the link in use.
+            PublishFailure::Unconfirmed | PublishFailure::Indeterminate if link.is_replaced() => {
+                PublishError { failure: PublishFailure::Abandoned, ..error }
+            }
+            _ => error,
+        })
     }
 
     async fn probe(&self) -> Result<(), SinkDown> {
@@ -190,9 +226,19 @@ impl Sink for Kafka {
     }
 
     async fn close(&self) {
-        if let Some(link) = self.link.take() {
+        let replaced = self.renewals.lock().replaced();
+        for link in replaced.into_iter().chain(self.link.take()) {
             link.retire(SinkDown::new("closed"));
         }
+    }
+
+    fn is_ready(&self, message: &Message) -> bool {
+        self.link.get().is_some_and(|link| link.knows(&message.address.destination))
+    }
+
+    /// librdkafka may keep the leader of a topic that was deleted and created again, for example.
+    async fn renew(&self) {
+        self.renew_link().await;
     }
 
     /// Returns the topic and the partition, which has a leader and replicas of its own.
@@ -215,6 +261,8 @@ impl Sink for Kafka {
             partitions: self.partitions.clone(),
             batching: None,
             link: ActiveLink::default(),
+            outstanding: None,
+            renewals: Mutex::default(),
             metrics: None,
         }
     }

@@ -10,7 +10,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
 
 use crate::kafka::batching::LINGER;
-use crate::kafka::config::KafkaSettings;
+use crate::kafka::config::{KafkaSettings, OAUTHBEARER};
 
 /// Other names that librdkafka accepts, and the name of the property.
 const ALIASES: [(&str, &str); 8] = [
@@ -251,6 +251,13 @@ pub(super) fn refused_properties(settings: &KafkaSettings) -> Vec<InvalidPropert
             refused.push(InvalidProperty::new(name, detail));
             config.remove(name);
         }
+    }
+    if settings.own.token_file.is_none()
+        && let Some((name, OAUTHBEARER)) = find(properties, "sasl.mechanism")
+    {
+        let detail = "has no source of tokens here; set token_file, and remove this property";
+        refused.push(InvalidProperty::new(name, detail));
+        config.remove(name);
     }
     // Combinations and the named files are checked when a client is created, which reports one error.
     while let Err(error) = config.create::<BaseProducer>() {

@@ -1,7 +1,10 @@
-//! The words and the remedy for a connection that failed, from the text of librdkafka's error.
+//! The words and the remedy for an error of librdkafka.
+
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
 
 /// Parts of error texts and the remedy that each of them points to. The first match counts.
-const REMEDIES: [(&[&str], &str); 5] = [
+const REMEDIES: [(&[&str], &str); 6] = [
     (
         &["alert bad certificate", "alert certificate required"],
         "the broker requires a client certificate: set tls.cert_file and tls.key_file, or the \
@@ -12,9 +15,10 @@ const REMEDIES: [(&[&str], &str); 5] = [
         "add the certificate authority of the broker to the system's certificates, or set \
          tls.ca_file or the property ssl.ca.location",
     ),
+    (&["OAUTHBEARER token"], "check token_file: it must have a token that is valid now"),
     (
         &["SASL", "uthentication failed"],
-        "check username and password_file, or the properties sasl.* and security.protocol",
+        "check username and password_file, token_file, or the properties sasl.* and security.protocol",
     ),
     (
         // A broker disconnects a client that skips SASL after the API-versions request. librdkafka
@@ -60,9 +64,38 @@ pub(super) fn words(error: &str) -> String {
     }
 }
 
+/// Returns librdkafka's description of a code: `unknown topic or partition`.
+pub(super) fn of_code(code: Code) -> String {
+    // The code's own text has its Rust name, and the origin of the error.
+    let text = code.to_string();
+    let description = text.split_once(" (").and_then(|(_, rest)| rest.strip_suffix(')'));
+    let description = description.unwrap_or(&text);
+    let origins = ["Broker: ", "Local: "];
+    let words = origins.iter().find_map(|origin| description.strip_prefix(origin));
+    let mut words = words.unwrap_or(description).chars();
+    words
+        .next()
+        .map_or_else(String::new, |first| format!("{}{}", first.to_lowercase(), words.as_str()))
+}
+
+/// Returns the words of an error: those of its code, if it has one.
+pub(super) fn of_error(error: &KafkaError) -> String {
+    error.rdkafka_error_code().map_or_else(|| error.to_string(), of_code)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{find, words};
+    use super::{Code, KafkaError, find, of_code, of_error, words};
+
+    #[test]
+    fn code_is_described_without_its_name() {
+        assert_eq!(of_code(Code::UnknownTopicOrPartition), "unknown topic or partition");
+        assert_eq!(of_code(Code::MessageTimedOut), "message timed out");
+        assert_eq!(
+            of_error(&KafkaError::MetadataFetch(Code::AllBrokersDown)),
+            "all broker connections are down"
+        );
+    }
 
     #[test]
     fn words_name_broker_and_cause_alone() {

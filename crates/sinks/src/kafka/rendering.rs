@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use bson::DateTime;
 use postrider_relay::sink::{HeaderValue, Message, PublishError, PublishFailure};
-use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 
 use crate::cloud_events;
 
@@ -20,6 +20,14 @@ pub(super) struct Rendered {
     pub(super) headers: OwnedHeaders,
     /// Milliseconds since the epoch.
     pub(super) timestamp: Option<i64>,
+}
+
+impl Rendered {
+    /// Returns the id of the outbox record.
+    pub(super) fn id(&self) -> Option<&str> {
+        let id = self.headers.iter().find(|header| header.key == "message-id")?;
+        std::str::from_utf8(id.value?).ok()
+    }
 }
 
 /// Omits the payload, like [`Message`].

@@ -26,7 +26,8 @@ use crate::kafka::client::{Client, blocking};
 use crate::kafka::config::{KafkaSettings, Topic};
 use crate::kafka::live_clients::LiveClient;
 use crate::kafka::partitions::Partitions;
-use crate::kafka::properties;
+use crate::kafka::tokens::Tokens;
+use crate::kafka::{properties, remedy};
 
 /// How long a refused topic is not looked up again: short compared with the first backoff, long enough that a
 /// thousand records for it cost one look-up.
@@ -98,6 +99,13 @@ impl Topics {
         }
     }
 
+    /// Returns whether there was a topic of this name at its latest look-up.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        let answers = self.answers.lock();
+        let answer = answers.get(name).and_then(|answer| answer.get());
+        answer.is_some_and(|answer| answer.exists.is_ok())
+    }
+
     /// Returns the latest answer about a topic, unless that is a refusal that has expired.
     fn answer(&self, name: &str) -> Arc<OnceCell<Answer>> {
         let has_expired = |answer: &Answer| {
@@ -164,14 +172,15 @@ pub(super) async fn declare(
     std::thread::spawn(move || drop((admin, live_client)));
     let failed = |cause| SinkDown::new(format!("cannot create the declared topics: {cause}"));
     let created = created.map_err(|_| failed(format!("no response within {limit:?}")))?;
-    for created in created.map_err(|error| failed(error.to_string()))? {
+    for created in created.map_err(|error| failed(remedy::of_error(&error)))? {
         match created {
             Ok(name) => info!(sink = %settings.name, topic = name, "created a topic"),
             Err((_, Code::TopicAlreadyExists)) => {}
             Err((name, code)) => {
                 // A user without the right to create topics gets this error for an existing one too.
                 if request_leaders(client, &name, limit).await.is_err() {
-                    let detail = format!("cannot create the declared topic {name:?}: {code}");
+                    let cause = remedy::of_code(code);
+                    let detail = format!("cannot create the declared topic {name:?}: {cause}");
                     return Err(SinkDown::new(detail));
                 }
             }
@@ -211,10 +220,13 @@ async fn request_leaders(
 pub(super) async fn look_up(settings: &KafkaSettings, topic: &str) -> Result<(), PublishError> {
     let config = admin_config(&properties::client_config(settings));
     let (name, limit) = (topic.to_owned(), settings.delivery.timeout);
+    let tokens = settings.own.tokens();
     let requesting = blocking(limit, move || {
         let _live_client = LiveClient::new();
-        let consumer: BaseConsumer =
-            config.create().map_err(|error| look_up_failed(&name, error))?;
+        let consumer: BaseConsumer<Tokens> =
+            config.create_with_context(tokens).map_err(|error| look_up_failed(&name, error))?;
+        // Sets the token, which was requested when the client was created.
+        consumer.poll(Duration::ZERO);
         let leaders = leaders(&name, consumer.fetch_metadata(Some(&name), limit));
         leaders.map(drop).map_err(|error| error.publish_error)
     });
@@ -228,7 +240,7 @@ fn look_up_failed(topic: &str, cause: impl fmt::Display) -> PublishError {
 
 /// Reads the leaders of a topic's partitions from the answer of a broker.
 fn leaders(topic: &str, metadata: KafkaResult<Metadata>) -> Result<Vec<i32>, LookUpError> {
-    let metadata = metadata.map_err(|error| look_up_failed(topic, error))?;
+    let metadata = metadata.map_err(|error| look_up_failed(topic, remedy::of_error(&error)))?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
         return Ok(Vec::new());
     };
@@ -249,7 +261,8 @@ fn look_up_error(topic: &str, code: Code) -> LookUpError {
         }
         _ => (PublishFailure::Retryable, false),
     };
-    let publish_error = PublishError::new(failure, format!("topic {topic:?}: {code}"));
+    let publish_error =
+        PublishError::new(failure, format!("topic {topic:?}: {}", remedy::of_code(code)));
     LookUpError { publish_error, is_transient }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lapin::ConnectionStatus;
 
+use crate::growing_pause::GrowingPause;
 use crate::rabbitmq::link::Link;
 
 /// The silence of the broker, while messages wait for their confirms, after which it is pinged.
@@ -44,8 +45,8 @@ pub(super) struct ReplacedLinks {
     pub(super) last_ping: Option<Instant>,
     /// The last attempt to replace an unresponsive one.
     unresponsive_attempt: Option<Instant>,
-    /// The last attempt because of overdue messages, and the pause after it.
-    overdue_attempt: Option<(Instant, Duration)>,
+    /// The pause after the last attempt because of overdue messages.
+    overdue_pause: GrowingPause,
     /// When an unresponsive one was last replaced.
     pub(super) unresponsive_replaced_at: Option<Instant>,
 }
@@ -67,10 +68,7 @@ impl ReplacedLinks {
                 self.links.len() < MAX_LINKS
                     && self.unresponsive_attempt.is_none_or(|at| at.elapsed() > OPEN_TIMEOUT)
             }
-            Cause::Overdue => {
-                self.links.len() + 1 < MAX_LINKS
-                    && self.overdue_attempt.is_none_or(|(at, pause)| at.elapsed() > pause)
-            }
+            Cause::Overdue => self.links.len() + 1 < MAX_LINKS && self.overdue_pause.is_over(),
         }
     }
 
@@ -79,15 +77,9 @@ impl ReplacedLinks {
         if !self.may_replace(cause) {
             return false;
         }
-        let now = Instant::now();
         match cause {
-            Cause::Unresponsive => self.unresponsive_attempt = Some(now),
-            Cause::Overdue => {
-                let last = self.overdue_attempt;
-                let recent = last.filter(|(at, pause)| at.elapsed() < *pause + MAX_PAUSE);
-                let pause = recent.map_or(OPEN_TIMEOUT, |(_, pause)| (pause * 2).min(MAX_PAUSE));
-                self.overdue_attempt = Some((now, pause));
-            }
+            Cause::Unresponsive => self.unresponsive_attempt = Some(Instant::now()),
+            Cause::Overdue => self.overdue_pause.begin(OPEN_TIMEOUT, MAX_PAUSE),
         }
         true
     }

@@ -1,7 +1,7 @@
 //! What a broker refuses costs attempts of that record, and of no other.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postrider::sink::kafka::Kafka;
 use postrider::sink::{Message, PublishFailure, Sink};
@@ -100,17 +100,36 @@ async fn small_messages_whose_batch_is_too_large_are_confirmed() {
 }
 
 #[fixture::test]
-async fn a_message_with_an_invalid_time_fails_and_its_batch_does_not() {
+async fn a_message_with_an_invalid_time_gets_the_time_of_publishing() {
     let broker = ProxiedBroker::take().await;
-    // One is reported differently from two.
-    for bad in [&[5][..], &[5, 7]] {
-        let topic = broker.topic(1).await;
+    let with_past_time =
+        |message| Message { timestamp: Some(UNIX_EPOCH + Duration::from_secs(1)), ..message };
+    let cases: [(&[usize], fn(Message) -> Message); 3] =
+        // One is reported differently from two.
+        [(&[5], with_future_time), (&[5, 7], with_future_time), (&[5], with_past_time)];
+    for (bad, spoil) in cases {
+        let topic = broker.topic_with(1, &[TWENTY_YEARS_AT_MOST]).await;
         let sink = in_one_batch(&broker, &topic).await;
+        let published = millis(SystemTime::now());
 
-        let outcomes = publish_with_bad(&sink, &topic, bad, with_future_time).await;
+        let outcomes = publish_with_bad(&sink, &topic, bad, spoil).await;
 
-        assert_only_the_bad_refused(&outcomes, bad, PublishFailure::Rejected, &topic).await;
+        assert_only_the_bad_refused(&outcomes, &[], PublishFailure::Rejected, &topic).await;
+        let until = millis(SystemTime::now());
+        for record in topic.read().await {
+            let is_bad = record.id().parse().is_ok_and(|number| bad.contains(&number));
+            assert_eq!((published..=until).contains(&record.timestamp), is_bad, "{record:?}");
+            let sent = message(record.id(), &topic.name, "k");
+            assert_eq!(record.payload, sent.payload, "{record:?}");
+        }
     }
+}
+
+/// The tests' own times are later.
+const TWENTY_YEARS_AT_MOST: (&str, &str) = ("message.timestamp.before.max.ms", "631152000000");
+
+fn millis(time: SystemTime) -> i64 {
+    i64::try_from(time.duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
 #[fixture::test]
@@ -127,12 +146,8 @@ async fn two_kinds_of_errors_in_one_batch_are_distinguished() {
     let outcomes = publish_all(&sink, messages).await;
 
     let verdicts: Vec<_> = outcomes.iter().map(failure).collect();
-    assert_eq!(
-        verdicts,
-        [None, Some(PublishFailure::TooLarge), Some(PublishFailure::Rejected)],
-        "{outcomes:?}"
-    );
-    assert_eq!(ids(&topic).await, ["before", "good"]);
+    assert_eq!(verdicts, [None, Some(PublishFailure::TooLarge), None], "{outcomes:?}");
+    assert_eq!(ids(&topic).await, ["before", "good", "with_future_time"]);
 }
 
 #[fixture::test]
