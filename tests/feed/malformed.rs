@@ -82,10 +82,10 @@ async fn bytes_that_are_not_text_stop_no_reader() {
         (body("E", "MARK", "x"), r"body.0.body.\xff\xfe\xfd\xfc"),
         (doc! { "header": { "h": "MARK" } }, "header.h"),
         (doc! { "tenantId": "MARK" }, "tenantId"),
-        (doc! { "_id": "MARK" }, "_id"),
         (doc! { "requestId": "MARK" }, "requestId"),
         (doc! { "extra": "MARK" }, "extra"),
-        // This one has no aggregate, and so no position.
+        // These have no id or no aggregate, and so no position.
+        (doc! { "_id": "MARK" }, ""),
         (doc! { "aggregateId": "aMARK", "requestId": "other" }, ""),
     ];
     for (number, (fields, _)) in odd.iter().enumerate() {
@@ -95,11 +95,11 @@ async fn bytes_that_are_not_text_stop_no_reader() {
     test.insert("order", "sound", 1, doc! {}).await;
     let running = test.sequence();
 
-    let events = test.until(9).await;
+    let events = test.until(8).await;
 
     let positions: Vec<i64> = events.iter().map(|event| event.position).collect();
-    assert_eq!(positions, (1..=9).collect::<Vec<_>>(), "{:?}", lines(&events));
-    for (number, (_, path)) in odd.iter().enumerate().take(8) {
+    assert_eq!(positions, (1..=8).collect::<Vec<_>>(), "{:?}", lines(&events));
+    for (number, (_, path)) in odd.iter().enumerate().take(7) {
         let id = AggregateId::new(&format!("odd-{number}")).unwrap();
         let found = events.iter().find(|event| event.aggregate_id == id.as_str()).unwrap();
         let paths: Vec<_> =

@@ -73,6 +73,9 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     assert_eq!(warned(ASSIGNMENTS, "int:6", "instanceId"), 1, "{lines:#?}");
     assert_eq!(warned(ASSIGNMENTS, "int:7", "note"), 1, "{lines:#?}");
     assert_eq!(warned(CONTROL, "str:relay", "paused"), 1, "{lines:#?}");
+    let database = outbox.client.database(&outbox.database);
+    let control = database.collection::<RawDocumentBuf>(CONTROL);
+    control.delete_one(doc! { "_id": "relay" }).await.unwrap();
     // What the protocol does not rewrite stays until an operator removes it.
     let named = |report: &Value| {
         let part = &report["parts"]["partitions"];
@@ -99,12 +102,9 @@ async fn unreadable_documents_are_reported_and_stop_nothing() {
     call_with(&mongo_settings(&outbox.database), &show).await.with_code(0);
     postrider.signal(Signal::CONT);
 
-    let database = outbox.client.database(&outbox.database);
     let remove = doc! { "$unset": { "note": "" } };
     let assignments = database.collection::<RawDocumentBuf>(ASSIGNMENTS);
     assignments.update_one(doc! { "_id": 7 }, remove).await.unwrap();
-    let control = database.collection::<RawDocumentBuf>(CONTROL);
-    control.delete_one(doc! { "_id": "relay" }).await.unwrap();
     let instances = database.collection::<RawDocumentBuf>(INSTANCES);
     instances.delete_one(doc! { "_id": theirs }).await.unwrap();
     postrider.until_logged("every document of instances and partitions is valid again").await;

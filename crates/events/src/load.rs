@@ -236,7 +236,7 @@ impl EventStore {
         filter: Document,
     ) -> Result<Option<EventStream>, LoadError> {
         let found = self.find(name, filter, doc! { VERSION: -1 }, 1).await?;
-        pin!(found).try_next().await?.as_ref().map(|raw| readable(raw)).transpose()
+        pin!(found).try_next().await?.as_ref().map(readable).transpose()
     }
 
     /// A limit of 0 is none.
