@@ -5,8 +5,8 @@ use tokio_util::sync::CancellationToken;
 use crate::check::finding::Finding;
 use crate::config::Resolved;
 use crate::http::{ApiServer, StartError};
-use crate::ops::client::{ask, reachable};
 use crate::ops::OpsServer;
+use crate::ops::client::{ask, reachable};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::BUILD_INFO;
 

@@ -139,7 +139,12 @@ async fn each_error_of_mongodb_is_one_sentence() {
             format!("mongodb://no-such-host.invalid:1/app?{options}"),
             "cannot connect to MongoDB at no-such-host.invalid:1: ".to_owned(),
         ),
-        (login, "SCRAM failure: Authentication failed\n".to_owned()),
+        (
+            login,
+            "SCRAM failure: Authentication failed: the user or its password is wrong, or the user is \
+             in another database (authSource)\n"
+                .to_owned(),
+        ),
     ] {
         let settings = with(stdout_sink(), &[&format!("mongo.uri={uri}")]);
 
@@ -165,7 +170,7 @@ fn files() -> Vec<Case> {
         file(".yaml", "mongo:\n  uri: [1, 2\nrelay: {}\n").says(&["FILE:3:6: invalid YAML"]),
         file(".yaml", "mongo:\n  uri: a\n  uri: b\n").says(&["FILE:3:3: the key uri appears twice; remove one of the two"]),
         file(".yaml", "mongo:\n  uri: a\nsinks:\n  out:\n    kind: stdout\n   timeout: 5s\n").says(&["FILE:6:4: the indentation (3) matches no enclosing level (0 or 2 or 4); align it with the keys of its section"]),
-        file(".yaml", "mongo:\n\turi: a\n").says(&["FILE:2:1: line 2 begins with a tab, and YAML permits only spaces there; replace it"]),
+        file(".yaml", "mongo:\n\turi: a\n").says(&["FILE:2:2: line 2 begins with a tab, and YAML permits only spaces there; replace it"]),
         file(".yaml", "- a\n").says(&["FILE:1:1: must be a table of sections at the top level"]),
         file(".yaml", "api:\n  tokens:\n  - a\n  -\n").says(&["FILE:4:4: api.tokens.1: is null, which a list cannot contain; set a value, or remove it"]),
         file(".yaml", "relay:\n  batchsize: 5\n").says(&["FILE:2: relay.batchsize: unknown key; did you mean relay.batch_size?"]),

@@ -33,7 +33,7 @@ async fn commands_in_a_database_without_an_outbox_create_nothing() {
         &["feed", "status"],
         &["feed", "renew", "--yes"],
         &["events", "end", "order", "1", "--request-id", "r", "--reason", "x"],
-        &["append", "order", "1", body.path().to_str().unwrap()],
+        &["append", "order", "1", body.path().to_str().unwrap(), "--request-id", "r"],
     ] {
         let ended = call_with(&settings, command).await.with_code(1);
 

@@ -17,7 +17,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use postrider_settings::TlsConfig;
 use postrider_settings::secret::{SecretText, SecretUri};
 
-use crate::driver_text::{set_without_servers, unresolved_member};
+use crate::driver_text::{is_of_another_set, unresolved_member};
 use crate::error::{StoreError, within};
 use crate::{limits, metrics, uri};
 
@@ -304,7 +304,7 @@ async fn explain(endpoint: &MongoEndpoint, error: StoreError) -> StoreError {
             ),
         };
     }
-    if let Some(set) = set_without_servers(message) {
+    if let Some(set) = uri.parsed.replica_set.as_deref().filter(|_| is_of_another_set(message)) {
         for host in &hosts {
             if let Some((detail, remedy)) = differs(endpoint, host, set).await {
                 return StoreError::Deployment { action: CONNECT, detail, remedy };

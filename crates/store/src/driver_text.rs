@@ -92,10 +92,10 @@ pub(crate) fn unresolved_member<'a>(
     Some((set, address))
 }
 
-/// Returns the name of the replica set, if no server is left in it.
-pub(crate) fn set_without_servers(message: &str) -> Option<&str> {
-    let is_empty = !message.contains("{ Address: ");
-    set_name(message).filter(|_| is_empty)
+/// Returns whether no server is in the replica set of the URI: the driver has dropped them, or refuses
+/// the only one.
+pub(crate) fn is_of_another_set(message: &str) -> bool {
+    !message.contains("{ Address: ") || message.contains("does not match actual name")
 }
 
 fn set_name(message: &str) -> Option<&str> {
@@ -202,8 +202,10 @@ mod tests {
         let of_the_uri = ["mongo-rs0-1:27317".to_owned()];
         assert_eq!(unresolved_member(&topology(&unknown), &of_the_uri), None);
         assert_eq!(unresolved_member(&topology(&down), &known), None);
-        assert_eq!(set_without_servers(&topology("")), Some("rs0"));
-        assert_eq!(set_without_servers(&topology(&down)), None);
+        let refused = "{ Address: a:1, Type: Unknown, Error: Kind: An invalid argument was provided: \
+                       Connection string replicaSet name \"rs9\" does not match actual name <none> }";
+        assert!(is_of_another_set(&topology("")) && is_of_another_set(&topology(refused)));
+        assert!(!is_of_another_set(&topology(&down)));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use clap::Subcommand;
 
 use crate::cli::existing;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
+use crate::cli::outbox::ids::parse_ids;
 use crate::cli::output::OutputArgs;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::redrive::Redrive;
@@ -62,9 +63,22 @@ pub(super) enum Command {
     Prune(redrive::Prune),
 }
 
+fn ids_of(command: &Command) -> &[String] {
+    match command {
+        Command::Show { id, .. } => std::slice::from_ref(id),
+        Command::Requeue(args) => &args.chosen.ids,
+        Command::Discard(args) => &args.chosen.ids,
+        Command::Stats { .. } | Command::List { .. } | Command::Prune(_) => &[],
+    }
+}
+
 pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure> {
     if let Command::Prune(args) = command {
         args.confirmed()?;
+    }
+    // Wrong usage is reported before anything is read.
+    for id in ids_of(command) {
+        parse_ids(id)?;
     }
     let plan = global.resolve_without_relay()?;
     block_on(async {

@@ -38,7 +38,7 @@ pub(in crate::cli) struct Discard {
 pub(in crate::cli) struct Which {
     /// Record ids: UUIDs, ObjectIds, integers or strings (prefix uuid:, oid:, int:, str: or raw: forces a type)
     #[arg(value_name = "ID")]
-    ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     /// All dead records that match the filters
     #[arg(long)]
     all: bool,
