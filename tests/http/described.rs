@@ -52,18 +52,17 @@ async fn client_that_is_generated_from_the_description_compiles_and_works() {
     let symlink = std::os::unix::fs::symlink;
     symlink(packages.join("node_modules"), dir.path().join("node_modules")).unwrap();
     std::fs::copy(packages.join("package.json"), dir.path().join("package.json")).unwrap();
-    for file in ["client.ts", "tsconfig.json"] {
+    for file in ["client.ts", "openapi-ts.config.mjs", "tsconfig.json"] {
         std::fs::copy(source.join("tests/http/client").join(file), dir.path().join(file)).unwrap();
     }
     let run = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(Path::new(&node).join("node"));
-        command.current_dir(dir.path()).arg(program).args(arguments);
+        command.current_dir(dir.path()).env("DESCRIPTION", source.join(DESCRIPTION));
+        command.arg(program).args(arguments);
         succeed(command)
     };
 
-    let description = source.join(DESCRIPTION).display().to_string();
-    let generate = ["--input", &description, "--output", "api", "--silent"];
-    run("node_modules/@hey-api/openapi-ts/bin/run.js", &generate).await;
+    run("node_modules/@hey-api/openapi-ts/bin/run.js", &["--silent"]).await;
     run("node_modules/typescript/bin/tsc", &[]).await;
     run("client.js", &[&format!("http://{}", api.address)]).await;
 

@@ -78,7 +78,7 @@ async fn numbers_come_back_as_they_were_sent() {
 #[fixture::test]
 async fn condition_compares_numbers_as_they_are_stored() {
     let outbox = TestOutbox::new().await;
-    let api = Api::start(&outbox, &[]).await;
+    let api = Api::start(&outbox, &["queries.raw=true"]).await;
     let (method, path, before, behind, _) = &PLACES[1];
     let count = async |condition: &str| {
         let body = format!(r#"{{"condition":{condition}}}"#);

@@ -1,0 +1,4 @@
+export default {
+  input: process.env.DESCRIPTION,
+  output: { path: "api", importFileExtension: ".js" },
+};
