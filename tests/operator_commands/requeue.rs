@@ -1,6 +1,6 @@
 //! Requeue, field by field.
 
-use bson::{Bson, DateTime, doc};
+use bson::{Bson, DateTime, Document, doc};
 use serde_json::json;
 
 use crate::support::outbox::{TestOutbox, record};
