@@ -58,7 +58,7 @@ problem_codes! {
     TooManySubscriptions "too_many_subscriptions" "Too many subscriptions",
     Unauthorized "unauthorized" "Token required",
     Unavailable "unavailable" "Temporarily unavailable",
-    UnsupportedMediaType "unsupported_media_type" "Body is not JSON",
+    UnsupportedMediaType "unsupported_media_type" "Unsupported form of the body",
     ValueMismatch "value_mismatch" "Value of the key differs",
     VersionConflict "version_conflict" "Version conflict",
     WrongFeed "wrong_feed" "Position of another feed",

@@ -112,7 +112,7 @@ async fn flaws_of_an_append_are_reported_by_field() {
     ] {
         assert_eq!(api.post(EVENTS, &body).await.wrong(), wrong, "{body}");
     }
-    let text = r#"{"requestId":"r","events":[{"name":"E","body":{"n":18446744073709551615}}]}"#;
+    let text = r#"{"requestId":"r","events":[{"name":"E","body":{"n":1e400}}]}"#;
     assert_eq!(api.post_text(EVENTS, text).await.wrong(), ["events[0].body.n"]);
     assert_eq!(api.get(EVENTS).await.body["items"], json!([]));
     api.stop().await;

@@ -153,7 +153,7 @@ impl Reader<'_> {
             return quoted.trim_matches('"').to_owned();
         }
         serde_json::from_str(quoted).unwrap_or_else(|_| {
-            self.add_flaw("contains half of a surrogate pair, which is no character");
+            self.add_flaw("contains half of a surrogate pair, which is not a character");
             quoted.trim_matches('"').to_owned()
         })
     }
