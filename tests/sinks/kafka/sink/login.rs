@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use postrider::sink::Sink;
+use postrider::sink::{Address, Sink};
 use postrider::sink::config::SinkConfig;
 use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
 use postrider_settings::TlsConfig;
@@ -78,7 +78,8 @@ async fn token_file_logs_in_and_is_read_for_each_connection() {
     sink.probe().await.unwrap();
 
     sink.publish(message("a", &topic.name, "k")).await.unwrap();
-    KafkaConfig::look_up(&sink, &topic.name).await.unwrap();
+    let address = Address { destination: topic.name.clone(), key: None };
+    KafkaConfig::look_up(&sink, &address).await.unwrap();
     assert_eq!(topic.read_ids().await, ["a"]);
     let properties = [("sasl.mechanism", "OAUTHBEARER"), ("security.protocol", "sasl_plaintext")];
     let without = KafkaConfig { properties: properties.into(), ..at };
