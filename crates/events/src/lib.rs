@@ -49,6 +49,7 @@ pub mod load;
 mod lookup;
 pub mod metrics;
 pub mod names;
+mod open_erasures;
 pub mod prepare;
 mod prepared;
 pub mod query;

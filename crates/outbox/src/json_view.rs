@@ -50,7 +50,7 @@ impl Serialize for StoredDocument {
 ///
 /// Those of the serializer.
 pub fn serialize_document<S: Serializer>(stored: &Document, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(stored.iter().map(|(name, value)| (name, Stored(value))))
+    to.collect_map(stored.iter().map(|(name, value)| (name, StoredValue(value))))
 }
 
 /// Writes a value. (A serializer of another format than JSON gets a decimal as `serde_json::value::RawValue`.)
@@ -67,7 +67,7 @@ pub fn serialize<S: Serializer>(stored: &Bson, to: S) -> Result<S::Ok, S::Error>
         Bson::Double(number) if number.is_finite() => to.serialize_f64(*number),
         Bson::String(text) => to.serialize_str(text),
         Bson::Document(document) => serialize_document(document, to),
-        Bson::Array(items) => to.collect_seq(items.iter().map(Stored)),
+        Bson::Array(items) => to.collect_seq(items.iter().map(StoredValue)),
         Bson::DateTime(date) => match rfc3339(*date) {
             Some(text) => to.serialize_str(&text),
             // Outside the years that RFC 3339 has.
@@ -89,14 +89,14 @@ pub fn serialize<S: Serializer>(stored: &Bson, to: S) -> Result<S::Ok, S::Error>
 /// A value as the text of its JSON.
 pub fn text(stored: &Bson) -> String {
     // The names of documents are strings, so nothing can fail.
-    serde_json::to_string(&Stored(stored)).unwrap_or_default()
+    serde_json::to_string(&StoredValue(stored)).unwrap_or_default()
 }
 
 /// A stored value, which serde writes as JSON.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored<'a>(pub &'a Bson);
+pub struct StoredValue<'a>(pub &'a Bson);
 
-impl Serialize for Stored<'_> {
+impl Serialize for StoredValue<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         serialize(self.0, to)
     }

@@ -27,7 +27,7 @@ impl StoredAnswer {
 
 impl Serialize for StoredAnswer {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.members().map(|(name, value)| (name, json_view::Stored(value))))
+        to.collect_map(self.members().map(|(name, value)| (name, json_view::StoredValue(value))))
     }
 }
 

@@ -4,9 +4,10 @@ use bson::{Document, doc};
 use mongodb::ClientSession;
 use postrider_store::{StoreError, limits, within};
 
-use super::work::{COLLECTION, NewWork};
+use super::work::NewWork;
 use crate::context::{CollectionKind, Context};
 use crate::names::AggregateId;
+use crate::open_erasures::COLLECTION;
 use crate::prepared::{Place, PreparedAppend};
 use crate::snapshot::mark_ended;
 use crate::state::EndKind;

@@ -15,14 +15,15 @@ use uuid::Uuid;
 
 use super::answer::{ErasureCounts, ErasureState};
 use super::work::{
-    ATTEMPTS, CLAIM_MILLIS, COLLECTION, DISCARDED, DUE_AT, EMPTIED_TO, EVENTS, INVALID, NewWork,
-    RECORDS, RECORDS_TO, SNAPSHOT, VERSIONS, Work, counts, pending_records, work_id,
+    ATTEMPTS, CLAIM_MILLIS, DISCARDED, DUE_AT, EMPTIED_TO, EVENTS, NewWork, RECORDS, RECORDS_TO,
+    SNAPSHOT, VERSIONS, Work, counts, pending_records, work_id,
 };
 use crate::context::{CollectionKind, Context};
 use crate::decode::{decode_any, id_text};
 use crate::integer::integral;
 use crate::metrics::ErasureMetrics;
 use crate::names::AggregateKey;
+use crate::open_erasures::{COLLECTION, INVALID};
 use crate::stream::fields::{
     AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, POSITION, SIZE, VERSION,
 };

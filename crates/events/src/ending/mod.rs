@@ -9,7 +9,7 @@
 //!
 //! An end is an append of a reserved event, so that it has a version: an append at the same time
 //! collides with it. The transaction marks the snapshot too. That of an erasure inserts a work document
-//! into [`work::COLLECTION`], which is removed when everything is erased. Each step of an erasure can be
+//! into [`COLLECTION`], which is removed when everything is erased. Each step of an erasure can be
 //! repeated, by any process, at any time.
 
 mod answer;
@@ -20,10 +20,9 @@ mod request;
 pub(crate) mod work;
 mod worker;
 
+pub use crate::open_erasures::COLLECTION;
 pub use answer::{Erasure, ErasureCounts, ErasureState, Unreachable};
 pub use call::EndError;
 pub use request::StreamEnding;
 #[cfg(feature = "json")]
 pub(crate) use request::check_reason;
-pub use work::COLLECTION;
-pub(crate) use work::erasures_waiting_for;

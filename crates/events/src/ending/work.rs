@@ -1,18 +1,12 @@
 //! The work documents: one for each erasure that is not complete.
 
 use bson::{DateTime, Document, doc};
-use futures_util::TryStreamExt;
 use postrider_outbox::erase::PendingRecords;
-use postrider_store::{StoreError, connect, limits, within};
 
 use super::answer::ErasureCounts;
-use crate::context::{CollectionKind, Context};
 use crate::integer::integral;
 use crate::names::{AggregateId, AggregateKey, AggregateName};
 use crate::stream::fields::{AGGREGATE_ID, ID, VERSION};
-
-/// The collection of the work documents, in the database of the events.
-pub const COLLECTION: &str = "postrider_erasures";
 
 /// How long a process has the right to work on an erasure after its last step, in milliseconds. Two at
 /// the same time would do the work twice, and harm nothing.
@@ -28,8 +22,6 @@ pub(super) const DUE_AT: &str = "dueAt";
 pub(super) const EMPTIED_TO: &str = "emptiedTo";
 /// The version up to which all records are settled and empty.
 pub(super) const RECORDS_TO: &str = "recordsTo";
-/// The names of the invalid subscriptions for which it waits.
-pub(super) const INVALID: &str = "invalidSubscriptions";
 pub(super) const DISCARD_PENDING: &str = "discardPending";
 pub(super) const SNAPSHOT: &str = "snapshot";
 pub(super) const VERSIONS: &str = "versions";
@@ -114,27 +106,6 @@ impl Work {
     pub(super) fn filter(&self) -> Document {
         doc! { ID: work_id(&self.aggregate.0, &self.aggregate.1), STREAM_ID: &self.stream_id }
     }
-}
-
-/// The most erasures that are named.
-const MAX_NAMED: i64 = 20;
-
-/// The first erasures that wait for an invalid subscription, by the ids of their work documents.
-///
-/// # Errors
-///
-/// [`StoreError`].
-pub(crate) async fn erasures_waiting_for(
-    context: &Context,
-    subscription: &str,
-) -> Result<Vec<String>, StoreError> {
-    let database = context.database(CollectionKind::Events);
-    let works = connect::collection(&database, COLLECTION);
-    let finding = works.find(doc! { INVALID: subscription });
-    let finding = finding.projection(doc! { ID: 1 }).sort(doc! { ID: 1 }).limit(MAX_NAMED);
-    let reading = async { finding.await?.try_collect::<Vec<Document>>().await };
-    let found = within("read open erasures", limits::BATCH_TIMEOUT, reading).await?;
-    Ok(found.iter().filter_map(|found| found.get_str(ID).ok()).map(str::to_owned).collect())
 }
 
 /// Whether pending records are discarded, by a work document or a stored erasure.

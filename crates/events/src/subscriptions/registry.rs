@@ -7,9 +7,9 @@ use postrider_store::ServerClock;
 use uuid::Uuid;
 
 use crate::context::{CollectionKind, Context};
-use crate::ending::erasures_waiting_for;
 use crate::error::Flaw;
 use crate::feed::{Feed, FeedError, FeedState};
+use crate::open_erasures::erasures_waiting_for;
 use crate::subscriptions::dead::dead_events;
 use crate::subscriptions::error::SubscriptionError;
 use crate::subscriptions::lag::{self, InvalidReport, SubscriptionEntry, SubscriptionReport};

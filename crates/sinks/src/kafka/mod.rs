@@ -40,12 +40,12 @@ mod topics;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
 use postrider_settings::secret::{read_file, read_password};
 use postrider_settings::{Rules, quoted};
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::active_link::{ActiveLink, Link as _};
 use crate::config::{ConnectionHelp, SinkConfig, SinkSettings, require_name};
@@ -70,7 +70,7 @@ pub struct Kafka {
     link: ActiveLink<Link>,
     /// `None` if a key has one unconfirmed record at most.
     outstanding: Option<Outstanding<Link>>,
-    renewals: Mutex<Renewals>,
+    renewals: Renewals,
     /// `None` for an isolated sink: the series are those of the first one.
     metrics: Option<Arc<KafkaMetrics>>,
 }
@@ -95,7 +95,7 @@ impl Kafka {
             batching: batches.then(Batching::default),
             link: ActiveLink::default(),
             outstanding: (settings.delivery.key_window > 1).then(Outstanding::default),
-            renewals: Mutex::default(),
+            renewals: Renewals::default(),
             metrics: Some(Arc::new(KafkaMetrics::new(settings.name.as_str()))),
             settings,
         })
@@ -226,7 +226,7 @@ impl Sink for Kafka {
     }
 
     async fn close(&self) {
-        let replaced = self.renewals.lock().replaced();
+        let replaced = self.renewals.replaced();
         for link in replaced.into_iter().chain(self.link.take()) {
             link.retire(SinkDown::new("closed"));
         }
@@ -238,7 +238,12 @@ impl Sink for Kafka {
 
     /// librdkafka may keep the leader of a topic that was deleted and created again, for example.
     async fn renew(&self) {
-        self.renew_link().await;
+        let settings = self.settings.without_declarations();
+        let open = Link::open(&settings, self.metrics.clone(), self.partitions.clone());
+        if self.renewals.renew(&self.link, open).await && self.metrics.is_some() {
+            let sink = &self.settings.name;
+            info!(%sink, "opened other producers, because those in use did not reach a topic that an isolated one reaches");
+        }
     }
 
     /// Returns the topic and the partition, which has a leader and replicas of its own.
@@ -262,7 +267,7 @@ impl Sink for Kafka {
             batching: None,
             link: ActiveLink::default(),
             outstanding: None,
-            renewals: Mutex::default(),
+            renewals: Renewals::default(),
             metrics: None,
         }
     }

@@ -8,10 +8,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tracing::{debug, info};
+use parking_lot::Mutex;
+use postrider_relay::sink::SinkDown;
+use tracing::debug;
 
+use crate::active_link::ActiveLink;
 use crate::growing_pause::GrowingPause;
-use crate::kafka::Kafka;
 use crate::kafka::link::Link;
 
 /// The time limit for opening other producers, and the first pause until they may be replaced too.
@@ -22,7 +24,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// The links that were replaced, and when the next one may be.
 #[derive(Debug, Default)]
-pub(super) struct Renewals {
+pub(super) struct Renewals(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
     pause: GrowingPause,
     replaced: Vec<Weak<Link>>,
 }
@@ -30,44 +35,42 @@ pub(super) struct Renewals {
 impl Renewals {
     /// Returns the replaced links that still have records.
     pub(super) fn replaced(&self) -> Vec<Arc<Link>> {
-        self.replaced.iter().filter_map(Weak::upgrade).collect()
+        self.0.lock().replaced.iter().filter_map(Weak::upgrade).collect()
     }
-}
 
-impl Kafka {
     /// Opens other producers for the next records, unless that was done a short time ago, or the sink connects
-    /// anyway.
-    pub(super) async fn renew_link(&self) {
-        let Ok(_opening) = self.link.opening.try_lock() else { return };
-        let Some(link) = self.link.get() else { return };
+    /// anyway. Returns whether they are in use now.
+    pub(super) async fn renew(
+        &self,
+        active: &ActiveLink<Link>,
+        open: impl Future<Output = Result<Link, SinkDown>>,
+    ) -> bool {
+        let Ok(_opening) = active.opening.try_lock() else { return false };
+        let Some(link) = active.get() else { return false };
         {
-            let mut renewals = self.renewals.lock();
-            if !renewals.pause.is_over() {
-                return;
+            let mut state = self.0.lock();
+            if !state.pause.is_over() {
+                return false;
             }
-            renewals.pause.begin(OPEN_TIMEOUT, MAX_PAUSE);
+            state.pause.begin(OPEN_TIMEOUT, MAX_PAUSE);
         }
-        let settings = self.settings.without_declarations();
-        let opening = Link::open(&settings, self.metrics.clone(), self.partitions.clone());
-        match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
-            Ok(Ok(other)) => self.replace(&link, other),
+        match tokio::time::timeout(OPEN_TIMEOUT, open).await {
+            Ok(Ok(other)) => return self.replace(active, &link, other),
             Ok(Err(down)) => debug!(cause = down.detail, "cannot open other producers for Kafka"),
             Err(_) => debug!("Kafka did not accept other producers in time"),
         }
+        false
     }
 
-    fn replace(&self, link: &Arc<Link>, other: Link) {
+    fn replace(&self, active: &ActiveLink<Link>, link: &Arc<Link>, other: Link) -> bool {
         // Locked until everything is noted, so that a close does not come in between.
-        let mut renewals = self.renewals.lock();
-        if self.link.replace(link, other).is_none() {
-            return;
+        let mut state = self.0.lock();
+        if active.replace(link, other).is_none() {
+            return false;
         }
         link.mark_replaced();
-        renewals.replaced.retain(|link| link.strong_count() > 0);
-        renewals.replaced.push(Arc::downgrade(link));
-        if self.metrics.is_some() {
-            let sink = &self.settings.name;
-            info!(%sink, "opened other producers, because those in use did not reach a topic that an isolated one reaches");
-        }
+        state.replaced.retain(|link| link.strong_count() > 0);
+        state.replaced.push(Arc::downgrade(link));
+        true
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use postrider::sink::{Address, Sink};
 use postrider::sink::config::SinkConfig;
 use postrider::sink::kafka::{Kafka, KafkaConfig, KafkaSettings};
+use postrider::sink::{Address, Sink};
 use postrider_settings::TlsConfig;
 use serde_json::json;
 
