@@ -173,7 +173,9 @@ impl<'a> Work<'a> {
     }
 
     fn report(&mut self, reporter: Reporter, mut appends: Vec<CommittedAppend>) {
-        appends.retain(|append| !self.repeats.is_repeat(reporter, append));
+        // (A report of a name that is not known yet counts for nothing: the second one, or a scan, brings it.)
+        let is_known = |append: &CommittedAppend| self.state.names.contains(&append.aggregate.0);
+        appends.retain(|append| is_known(append) && !self.repeats.is_repeat(reporter, append));
         self.reported.extend(appends);
     }
 
