@@ -30,8 +30,9 @@ async fn appending(database: &str, file: &NamedTempFile, more: &[&str]) -> Ended
 
 #[fixture::test]
 async fn command_appends_a_file_with_the_answer_of_http() {
-    // Nothing exists yet, not even the outbox.
+    // Only the outbox exists yet.
     let bare = BareDatabase::new("").await;
+    call_with(&mongo_settings(&bare.name), &["schema", "apply"]).await.with_code(0);
     let file = body(&one_event());
 
     let first = appending(&bare.name, &file, &[]).await.with_code(0).json();

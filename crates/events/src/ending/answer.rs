@@ -1,8 +1,9 @@
 //! The answer of an erasure.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
-use super::eraser::Progress;
 use crate::append::Appended;
 
 /// An erasure that a majority has, and how far it is.
@@ -128,5 +129,22 @@ impl Erasure {
             erased,
             unreachable: UNREACHABLE.to_vec(),
         }
+    }
+}
+
+/// How far an attempt has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) state: ErasureState,
+    /// The records that have their payload still.
+    pub(super) pending: u64,
+    /// The invalid subscriptions whose records are not known.
+    pub(super) invalid: BTreeSet<String>,
+    pub(super) counts: ErasureCounts,
+}
+
+impl Progress {
+    pub(super) fn new(state: ErasureState, counts: ErasureCounts) -> Self {
+        Self { state, pending: 0, invalid: BTreeSet::new(), counts }
     }
 }

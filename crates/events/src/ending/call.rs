@@ -11,7 +11,7 @@ use postrider_store::{StoreError, limits, within};
 use tracing::{info, warn};
 
 use super::answer::{Erasure, ErasureCounts, ErasureState};
-use super::eraser::{Eraser, Progress};
+use super::eraser::Eraser;
 use super::request::StreamEnding;
 use crate::append::Appended;
 use crate::context::CollectionKind;

@@ -13,7 +13,7 @@ use postrider_store::{StoreError, connect, failpoint, limits, within};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::answer::{ErasureCounts, ErasureState};
+use super::answer::{ErasureCounts, ErasureState, Progress};
 use super::work::{
     ATTEMPTS, CLAIM_MILLIS, DISCARDED, DUE_AT, EMPTIED_TO, EVENTS, NewWork, RECORDS, RECORDS_TO,
     SNAPSHOT, VERSIONS, Work, counts, pending_records, work_id,
@@ -45,23 +45,6 @@ pub(super) struct Eraser {
     context: Context,
     records: RecordEraser,
     metrics: ErasureMetrics,
-}
-
-/// How far an attempt has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
-    pub(super) state: ErasureState,
-    /// The records that have their payload still.
-    pub(super) pending: u64,
-    /// The invalid subscriptions whose records are not known.
-    pub(super) invalid: BTreeSet<String>,
-    pub(super) counts: ErasureCounts,
-}
-
-impl Progress {
-    pub(super) fn new(state: ErasureState, counts: ErasureCounts) -> Self {
-        Self { state, pending: 0, invalid: BTreeSet::new(), counts }
-    }
 }
 
 /// One append of a page.
