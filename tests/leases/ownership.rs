@@ -42,6 +42,34 @@ async fn a_record_done_by_a_peer_after_the_read_is_not_delivered() {
     assert_eq!(outbox.record("a1").await, done, "what is done is final");
 }
 
+/// MongoDB was away for longer than the lease, or a release was lost: no instance has crashed.
+#[fixture::test]
+async fn a_lease_that_its_own_instance_takes_again_counts_no_crash() {
+    let outbox = TestOutbox::restricted().await;
+    outbox.insert([record("a", "k")]).await;
+    let owner = OwnerId::new(InstanceId::fresh());
+    let leaser = |owner| Leaser::new(outbox.collections.clone(), owner, Duration::from_millis(1));
+    let lease = async |leaser: &Leaser| {
+        let request = LeaseRequest::touched(vec![RecordId::from(bson::Bson::from("a"))]);
+        eventually("a lease", async || {
+            let id = LeaseId::fresh();
+            !leaser.lease(id, &request).await.unwrap().held.is_empty()
+        })
+        .await;
+        let leased = outbox.record("a").await;
+        (leased.get_i32("attempt").unwrap(), leased.get_i32("leaseCrashes").unwrap_or(0))
+    };
+    let own = leaser(owner.clone());
+
+    assert_eq!(lease(&own).await, (1, 0));
+    assert_eq!(lease(&own).await, (1, 0));
+    // The instance has lost its partitions meanwhile.
+    owner.replace();
+    assert_eq!(lease(&own).await, (1, 0));
+    let peer = leaser(OwnerId::new(InstanceId::fresh()));
+    assert_eq!(lease(&peer).await, (2, 1), "its owner may have crashed");
+}
+
 /// A first lease checks only that no other instance has leased or settled the record.
 #[fixture::test]
 async fn a_record_released_after_the_read_waits_for_the_next_scan() {

@@ -1,6 +1,6 @@
 //! Leases records: one conditional update per batch, by the server's clock.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +27,17 @@ const LEASE: &str = "lease records";
 /// partitions. An instance that found it dead can take over its old leases, and none of its later
 /// ones.
 #[derive(Debug)]
-pub struct OwnerId(Mutex<LeaseOwner>);
+pub struct OwnerId(Mutex<Owners>);
+
+#[derive(Debug)]
+struct Owners {
+    current: LeaseOwner,
+    /// The latest ones that were replaced, first the oldest.
+    former: VecDeque<InstanceId>,
+}
+
+/// Former owner ids that are remembered.
+const MAX_FORMER: usize = 32;
 
 /// The owner id, and how often it was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +51,8 @@ pub struct LeaseOwner {
 impl OwnerId {
     /// Creates the owner id of an instance that has lost no partitions.
     pub fn new(instance: InstanceId) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(LeaseOwner { id: instance, lapses: 0 })))
+        let current = LeaseOwner { id: instance, lapses: 0 };
+        Arc::new(Self(Mutex::new(Owners { current, former: VecDeque::new() })))
     }
 
     /// Returns the current id.
@@ -51,13 +62,29 @@ impl OwnerId {
 
     /// Returns the current id, and how often it was replaced.
     pub fn get(&self) -> LeaseOwner {
-        *self.0.lock()
+        self.0.lock().current
+    }
+
+    /// Returns whether this instance leases under this id, or did: it has not crashed since.
+    pub fn is_own(&self, id: InstanceId) -> bool {
+        let owners = self.0.lock();
+        owners.current.id == id || owners.former.contains(&id)
+    }
+
+    fn all(&self) -> Vec<InstanceId> {
+        let owners = self.0.lock();
+        owners.former.iter().copied().chain([owners.current.id]).collect()
     }
 
     /// Replaces the id after a loss of the partitions.
     pub fn replace(&self) {
-        let mut owner = self.0.lock();
-        *owner = LeaseOwner { id: InstanceId::fresh(), lapses: owner.lapses + 1 };
+        let mut owners = self.0.lock();
+        let LeaseOwner { id, lapses } = owners.current;
+        if owners.former.len() == MAX_FORMER {
+            owners.former.pop_front();
+        }
+        owners.former.push_back(id);
+        owners.current = LeaseOwner { id: InstanceId::fresh(), lapses: lapses + 1 };
     }
 }
 
@@ -132,8 +159,11 @@ impl Leaser {
     /// every document, so the filter does not pair it with its `_id`.) An edit in place keeps its
     /// `seq` and is not noticed.
     ///
-    /// Counts one attempt on every matched record, and one crash if an earlier lease ended without
-    /// an outcome. The filter repeats status and expiry, since another instance may have settled or
+    /// Counts one attempt on every matched record, and one crash if an earlier lease of another
+    /// instance ended without an outcome. An earlier lease of this instance ended because MongoDB was
+    /// away, or its release was lost: its attempt is this one.
+    ///
+    /// The filter repeats status and expiry, since another instance may have settled or
     /// leased a record since it was read. The driver does not retry `updateMany`: after a lost
     /// response it is sent again with the same lease id, and counts only where the id differs.
     ///
@@ -291,8 +321,14 @@ impl Leaser {
             free_or_mine.push(doc! { LEASE_OWNER: { "$in": dead } });
         }
         let is_mine = doc! { "$eq": [format!("${LEASE_ID}"), mine.clone()] };
+        let own: Vec<Bson> = self.owner.all().into_iter().map(Bson::from).collect();
+        let has_own_lease = doc! { "$and": [
+            { "$eq": [{ "$type": format!("${LEASE_ID}") }, "binData"] },
+            { "$in": [format!("${LEASE_OWNER}"), own] },
+        ] };
+        let is_counted = doc! { "$or": [is_mine, has_own_lease] };
         let had_no_lease = doc! { "$or": [
-            is_mine.clone(),
+            is_counted.clone(),
             { "$ne": [{ "$type": format!("${LEASE_ID}") }, "binData"] },
             { "$ne": [{ "$type": format!("${LEASE_UNTIL}") }, "date"] },
         ] };
@@ -305,7 +341,7 @@ impl Leaser {
         doc! {
             "q": filter,
             "u": [{ "$set": {
-                ATTEMPT: { "$cond": [is_mine, format!("${ATTEMPT}"), incremented(ATTEMPT)] },
+                ATTEMPT: { "$cond": [is_counted, format!("${ATTEMPT}"), incremented(ATTEMPT)] },
                 LEASE_CRASHES: {
                     "$cond": [had_no_lease, format!("${LEASE_CRASHES}"), incremented(LEASE_CRASHES)],
                 },

@@ -80,6 +80,8 @@ pub struct Record {
     pub lease_until: Option<DateTime>,
     /// The owner id of the lease; `None` if it cannot be read.
     pub lease_owner: Option<InstanceId>,
+    /// Whether that owner is this instance, which has not crashed since. The relay sets it.
+    pub is_lease_own: bool,
     /// Earlier leases that ended without an outcome.
     pub lease_crashes: u32,
     /// Not to be delivered before this, by the server's clock.
@@ -146,9 +148,10 @@ impl Record {
     }
 
     /// Returns the number of leases that ended without an outcome, by a crash or a hang. A current
-    /// lease counts: no instance delivers the record when this is called.
+    /// lease counts, unless it is this instance's: no instance delivers the record when this is called.
     pub fn crashes(&self) -> u32 {
-        self.lease_crashes.saturating_add(u32::from(self.lease_until.is_some()))
+        self.lease_crashes
+            .saturating_add(u32::from(self.lease_until.is_some() && !self.is_lease_own))
     }
 
     /// Returns whether the record is quarantined, that is, after its second crash. The first crash
@@ -159,12 +162,13 @@ impl Record {
 
     /// Returns whether the current lease was acquired in quarantine.
     pub fn was_quarantined(&self) -> bool {
-        self.lease_until.is_some() && self.lease_crashes >= POISON_CRASHES
+        self.lease_until.is_some() && !self.is_lease_own && self.lease_crashes >= POISON_CRASHES
     }
 
     /// Returns the number of counted attempts that failed.
     pub fn failures(&self) -> u32 {
-        self.attempt.saturating_sub(self.crashes())
+        let is_leased = u32::from(self.lease_until.is_some());
+        self.attempt.saturating_sub(self.lease_crashes.saturating_add(is_leased))
     }
 
     /// Returns the size of the stored document in bytes.
@@ -292,6 +296,7 @@ impl Fields {
             seq: self.seq,
             lease_until: self.lease_until.filter(|_| self.has_lease_id),
             lease_owner: self.lease_owner,
+            is_lease_own: false,
             lease_crashes: self.lease_crashes,
             visible_at: self.visible_at,
             attempt: self.attempt,
@@ -482,6 +487,10 @@ mod tests {
                 (is_poison, was_quarantined)
             );
             assert_eq!((record.crashes(), record.failures()), (crashes + 1, 2));
+            let mut own = read(leased.clone());
+            own.is_lease_own = true;
+            assert_eq!((own.is_poison(), own.was_quarantined()), (was_quarantined, false));
+            assert_eq!((own.crashes(), own.failures()), (crashes, 2));
             leased.remove("leaseId");
             let released = read(leased);
             assert_eq!(

@@ -108,7 +108,7 @@ async fn candidates<S: Sink>(
         let page = snapshot.page(&from, &owned, &over, room).await?;
         context.metrics.seen(ReadSource::Audit, page.records.len());
         for record in page.records {
-            let record = context.settings.in_lane(record);
+            let record = context.in_lane(record);
             let is_next = candidates.last().is_none_or(|last| last.lane != record.lane);
             if is_next && !context.state.key_table.is_tracked(&record.lane) {
                 let (lane, partition, id) = (record.lane, record.partition, record.id);

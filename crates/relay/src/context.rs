@@ -192,6 +192,13 @@ impl<S> RelayContext<S> {
         self.sinks.values().any(|handle| handle.circuit.is_closed())
     }
 
+    /// Prepares a record that was read: the lane that `relay.ordering` requires, and whether its lease is this
+    /// instance's.
+    pub(crate) fn in_lane(&self, mut record: Record) -> Record {
+        record.is_lease_own = self.state.lease_owners.is_own(&record);
+        self.settings.in_lane(record)
+    }
+
     /// Returns whether every sink is up.
     pub fn all_up(&self) -> bool {
         self.sinks.values().all(|handle| handle.circuit.is_closed())

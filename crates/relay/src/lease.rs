@@ -124,7 +124,9 @@ impl LeasedRecord {
 
     /// Returns the counted deliveries, including this one.
     pub fn attempt(&self) -> u32 {
-        self.record.attempt + 1
+        // A lease of this instance that expired is the same attempt.
+        let is_repeated = self.record.is_lease_own && self.record.lease_until.is_some();
+        self.record.attempt + u32::from(!is_repeated)
     }
 
     /// Notes that its outcome is queued: from now on a renewal ignores it.

@@ -81,6 +81,11 @@ impl LeaseOwners {
         known.is_dead(owner)
     }
 
+    /// Returns whether this instance leased this record, under its current owner id or an earlier one.
+    pub(crate) fn is_own(&self, record: &Record) -> bool {
+        record.lease_owner.is_some_and(|owner| self.own.is_own(owner))
+    }
+
     /// Returns the dead owners of these records, each once.
     pub(crate) fn dead_among<'a>(
         &self,

@@ -112,7 +112,7 @@ impl<'a, S: Sink> Quarantine<'a, S> {
         };
         let record = match self.context.read(&head.id, PENDING).await {
             Ok(Some(record)) if head.is(&record) && record.unfit.is_none() => {
-                self.context.settings.in_lane(record)
+                self.context.in_lane(record)
             }
             changed => {
                 key_table.unblock(key);

@@ -232,7 +232,6 @@ impl<'a, S: Sink> Scanner<'a, S> {
 
     /// Assigns to each record the lane that `relay.ordering` requires.
     fn in_lanes(&self, records: Vec<Record>) -> Vec<Record> {
-        let settings = &self.context.settings;
-        records.into_iter().map(|record| settings.in_lane(record)).collect()
+        records.into_iter().map(|record| self.context.in_lane(record)).collect()
     }
 }

@@ -105,7 +105,7 @@ impl<S: Sink> Driver<S> {
                 Hints::Somewhere
             }
             (StreamEvent::Misplaced(record, at), phase) => {
-                let record = self.context.settings.in_lane(*record);
+                let record = self.context.in_lane(*record);
                 let hint = ScanHint::of(record.partition, record.lane.clone(), record.id.clone());
                 self.handle_misplaced(record, at);
                 if matches!(phase, Phase::Scanning) { Hints::At(hint) } else { Hints::None }
@@ -114,7 +114,7 @@ impl<S: Sink> Driver<S> {
             (StreamEvent::Pending(record, at), Phase::Passing) => {
                 let key_table = &self.context.state.key_table;
                 key_table.record_partition(&record);
-                let record = self.context.settings.in_lane(*record);
+                let record = self.context.in_lane(*record);
                 key_table.withhold(record.lane, record.partition, record.id, at);
                 Hints::None
             }
@@ -154,7 +154,7 @@ impl<S: Sink> Driver<S> {
         let context = self.context.clone();
         let (key_table, scanner) = (&context.state.key_table, Scanner::new(&context));
         key_table.record_partition(&record);
-        let record = context.settings.in_lane(record);
+        let record = context.in_lane(record);
         let (key, partition, id) = (record.lane.clone(), record.partition, record.id.clone());
         debug!(record.id = %id, key = key.as_str(), partition, "received a record from the \
                                                                 change stream");
