@@ -50,7 +50,7 @@ async fn a_lease_that_its_own_instance_takes_again_counts_no_crash() {
     let owner = OwnerId::new(InstanceId::fresh());
     let leaser = |owner| Leaser::new(outbox.collections.clone(), owner, Duration::from_millis(1));
     let lease = async |leaser: &Leaser| {
-        let request = LeaseRequest::touched(vec![RecordId::from(bson::Bson::from("a"))]);
+        let request = LeaseRequest::touched(versions(&outbox.collections, &["a"]).await);
         eventually("a lease", async || {
             let id = LeaseId::fresh();
             !leaser.lease(id, &request).await.unwrap().held.is_empty()

@@ -10,7 +10,7 @@ use postrider_store::text::chain;
 use postrider_store::{StoreError, limits, within};
 use tracing::{info, warn};
 
-use super::answer::{Erasure, ErasureCounts, ErasureState};
+use super::answer::{Erasure, ErasureCounts, ErasureState, Progress};
 use super::eraser::Eraser;
 use super::request::StreamEnding;
 use crate::append::Appended;
