@@ -139,7 +139,7 @@ async fn key_continues_at_once_when_its_blocker_is_discarded() {
         })
         .await;
 
-        let discarded = api.call(Method::DELETE, &format!("{RECORDS}/a")).await;
+        let discarded = api.call(Method::DELETE, &format!("{RECORDS}/a?confirm=true")).await;
         let begin = Instant::now();
 
         assert_eq!(discarded.status, 204, "{discarded:?}");

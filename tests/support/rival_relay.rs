@@ -22,14 +22,16 @@ pub fn ids(ids: &[&str]) -> Vec<RecordId> {
     ids.iter().map(|id| RecordId::String((*id).to_owned())).collect()
 }
 
+/// Leases of an instance of its own, which outlast any test.
+fn leaser(collections: &Collections) -> Leaser {
+    let owner = OwnerId::new(InstanceId::fresh());
+    Leaser::new(collections.clone(), owner, Duration::from_secs(600))
+}
+
 impl RivalRelay {
     /// A relay whose leases outlast any test.
     pub fn new(collections: &Collections) -> Self {
-        let leaser = Leaser::new(
-            collections.clone(),
-            OwnerId::new(InstanceId::fresh()),
-            Duration::from_secs(600),
-        );
+        let leaser = leaser(collections);
         let settlements = Settlements::new(collections.clone(), false);
         Self { collections: collections.clone(), leaser, settlements }
     }
@@ -59,16 +61,17 @@ impl RivalRelay {
         lease
     }
 
-    /// Lets the lease on this record expire, and leases it.
+    /// Lets the lease on this record expire, and leases it as an instance that has never held it.
     pub async fn take_over(&self, record: &str) -> LeaseId {
         let lease = LeaseId::fresh();
+        let leaser = leaser(&self.collections);
         eventually("the peer takes an expired record", || async {
             let past = doc! { "$set": { "leaseUntil": bson::DateTime::from_millis(1_000) } };
             let records = self.collections.records();
             records.update_one(doc! { "_id": record }, past).await.unwrap();
             let wanted = LeaseRequest::touched(versions(&self.collections, &[record]).await);
             // The owner may renew it in between.
-            !self.leaser.lease(lease, &wanted).await.unwrap().held.is_empty()
+            !leaser.lease(lease, &wanted).await.unwrap().held.is_empty()
         })
         .await;
         self.until_seen(lease, 1).await;

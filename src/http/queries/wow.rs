@@ -269,7 +269,7 @@ async fn wow_page_states(
 /// Count snapshots (Wow)
 #[utoipa::path(post, path = "/wow/{name}/snapshot/count", tag = "wow",
     params(WowPath), request_body(content = ConditionJson, example = json!({ "operator": "ALL" })),
-    responses((status = 200, description = "the number", body = u64)),
+    responses((status = 200, description = "the number", body = u64, content_type = "application/json")),
 )]
 async fn wow_count_snapshots(
     call: WowCall,
@@ -320,7 +320,7 @@ async fn wow_page_events(
 /// Count appends (Wow)
 #[utoipa::path(post, path = "/wow/{name}/event/count", tag = "wow",
     params(WowPath), request_body(content = ConditionJson, example = json!({ "operator": "ALL" })),
-    responses((status = 200, description = "the number", body = u64)),
+    responses((status = 200, description = "the number", body = u64, content_type = "application/json")),
 )]
 async fn wow_count_events(
     call: WowCall,

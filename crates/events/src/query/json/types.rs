@@ -74,7 +74,7 @@ pub struct ConditionJson {
     pub operator: Option<Operator>,
     /// The value; the empty text without it, or the empty list.
     #[serde(default, deserialize_with = "if_present", skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
+    #[schema(value_type = Json, required = false)] // `null` is one of its values
     pub value: Option<Json>,
     /// The conditions that AND, OR, NOR and ELEM_MATCH combine.
     #[serde(skip_serializing_if = "Option::is_none")]
