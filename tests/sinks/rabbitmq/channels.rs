@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postrider::sink::{PublishFailure, Sink};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::rabbitmq::util::{AMPLE_TIMEOUT, connected, failure, publish_all, until_up};
 use crate::support::fault_proxy::FaultProxy;
@@ -133,14 +133,20 @@ async fn attempt_to_reach_a_silent_broker_ends_with_its_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("amqp://{}", listener.local_addr().unwrap());
     let sink = sink(&uri, Duration::from_millis(300));
-    let accepting = tokio::spawn(async move { listener.accept().await.unwrap().0 });
+    let serving = tokio::spawn(async move {
+        // One connection that publishes, and one that does not.
+        let read = async |mut client: TcpStream| {
+            let mut sent = Vec::new();
+            client.read_to_end(&mut sent).await.map(|_| sent)
+        };
+        let first = listener.accept().await.unwrap().0;
+        let second = listener.accept().await.unwrap().0;
+        tokio::try_join!(read(first), read(second)).unwrap()
+    });
 
     let down = sink.probe().await.unwrap_err();
 
     assert!(down.detail.contains("no response within 300ms"), "{down}");
-    let mut client = accepting.await.unwrap();
-    let mut sent = Vec::new();
-    let reading = client.read_to_end(&mut sent);
-    tokio::time::timeout(AMPLE_TIMEOUT, reading).await.unwrap().unwrap();
-    assert_eq!(sent, b"AMQP\0\0\x09\x01");
+    let (first, second) = tokio::time::timeout(AMPLE_TIMEOUT, serving).await.unwrap().unwrap();
+    assert_eq!([first, second], [b"AMQP\0\0\x09\x01"; 2]);
 }

@@ -111,7 +111,7 @@ async fn a_declared_topic_that_cannot_be_made_is_named() {
     let there = sink(&brokers, login, vec![declared(&old.name, 1, [])]);
     there.probe().await.unwrap();
 
-    for (down, why) in [(down, "uthoriz"), (impossible, "InvalidConfig")] {
+    for (down, why) in [(down, "uthoriz"), (impossible, "configuration is invalid")] {
         assert!(down.detail.contains(&wanted) && down.detail.contains(why), "{down}");
         assert!(!down.detail.contains(PASSWORD), "{down}");
     }
