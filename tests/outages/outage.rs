@@ -177,6 +177,15 @@ pub fn logged(postrider: &Postrider) -> (usize, usize) {
     (count("WARN", "sink is down"), count("INFO", "sink is up"))
 }
 
+/// Asserts that the log reports the sink as down this often, and not at each try. A busy machine may interrupt it
+/// again.
+#[track_caller]
+pub fn assert_downs(postrider: &Postrider, expected: usize) {
+    let (downs, ups) = logged(postrider);
+    let is_right = (expected..=expected + 1).contains(&downs) && ups <= downs + 1;
+    assert!(is_right, "{downs} times down, {ups} times up: {}", postrider.stderr());
+}
+
 /// Asserts that nothing in the log is an error or a panic.
 #[track_caller]
 pub fn no_errors(postrider: &Postrider) {

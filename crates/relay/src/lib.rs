@@ -130,7 +130,7 @@ use crate::sink_circuit::SinkCircuit;
 use crate::store_health::StoreHealth;
 use crate::turns::{ProbeBudget, Turns};
 
-/// Time at the end of `relay.shutdown_timeout`, a quarter of it at most, in which sinks may close, and
+/// Time at the end of `relay.shutdown_timeout`, half of it at most, in which sinks may close, and
 /// interrupted records be released.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
@@ -299,7 +299,7 @@ impl<S: Sink> Relay<S> {
         let mut draining = std::pin::pin!(driver.drain());
         let limit = context.settings.shutdown_timeout;
         let until = tokio::time::Instant::now() + limit;
-        let close_grace = CLOSE_GRACE.min(limit / 4);
+        let close_grace = CLOSE_GRACE.min(limit / 2);
         let mut drained = tokio::time::timeout(limit - close_grace, &mut draining).await;
         // Nothing depends on it: a broker that does not answer sees the connection end.
         let closing = context

@@ -118,6 +118,52 @@ async fn a_routing_key_that_is_permitted_again_is_delivered() {
     outage.end(postrider).await;
 }
 
+/// A first message to each closed the channel of the others.
+#[fixture::test]
+async fn closed_and_internal_exchanges_do_not_take_the_sink_down() {
+    let outage = Outage::new().await;
+    let (outbox, amqp) = (&outage.outbox, &outage.amqp);
+    amqp.classic("taken").await;
+    for exchange in [EXCHANGE, "closed"] {
+        amqp.topic(exchange).await;
+    }
+    amqp.internal("internal").await;
+    amqp.bind("taken", EXCHANGE, "#").await;
+    let user = format!("{}-limited", outage.vhost.name);
+    outage.vhost.add_user(&user, "^(events|internal)$").await;
+    let uri = outage.vhost.uri_of(&user, PASSWORD);
+    let more = ["relay.max_attempts=3", "relay.backoff.initial=500ms"];
+    let postrider = outage.start(&uri, &more).await;
+
+    for round in 0..10 {
+        let refused = ["closed", "internal"].map(|exchange| {
+            let mut record = event("any", &format!("{exchange} {round}"));
+            record.insert("destination", exchange);
+            record
+        });
+        outbox.insert([permitted_events(&round.to_string()), refused.into()].concat()).await;
+        outbox.until_count(doc! { "status": "done" }, (round + 1) * 20).await;
+    }
+    outbox.until_count(doc! { "status": "dead" }, 20).await;
+
+    let (done, dead) = all_settled(outbox).await;
+    assert!(done.iter().all(has_no_error), "{done:#?}");
+    for record in &dead {
+        let named = format!("exchange '{}'", record.get_str("destination").unwrap());
+        let reason = record.get_str("deadReason").unwrap();
+        assert!(reason.contains("attempts exhausted") && reason.contains(&named), "{reason}");
+    }
+    let mut arrived = amqp.take_ids("taken").await;
+    let mut expected: Vec<&str> = done.iter().map(id).collect();
+    arrived.sort();
+    expected.sort();
+    assert_eq!(arrived, expected);
+    assert_eq!(logged(&postrider).0, 0, "{}", postrider.stderr());
+    no_errors(&postrider);
+    outage.vhost.drop_user(&user).await;
+    outage.end(postrider).await;
+}
+
 /// Each of them closed the channel of the others.
 #[fixture::test]
 async fn forbidden_routing_keys_disturb_the_others_once() {

@@ -58,7 +58,7 @@ impl TwoQueues {
 }
 
 /// Its records once had attempts counted, and died.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_queue_without_a_majority_delays_only_its_own_records() {
     let TwoQueues { cluster, outbox, amqp, mut postrider } =
         TwoQueues::without_majority(&["relay.max_attempts=2"]).await;
@@ -96,7 +96,7 @@ async fn a_queue_without_a_majority_delays_only_its_own_records() {
 
 /// RabbitMQ stops reading a connection when more than 32 messages of such a queue wait on it and
 /// 400 others followed them.
-#[fixture::test]
+#[fixture::test(long)]
 async fn other_queues_get_another_connection_when_reading_stops() {
     const BURST_RECORDS: usize = 300;
     // What waits on the first connection must wait there for longer than this test runs.

@@ -36,7 +36,7 @@ fn first_key() -> String {
     keys.into_iter().find(|key| postrider::partition::of_key(key) == 0).unwrap()
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_record_that_kills_its_relay_dies_and_no_neighbour_does() {
     let outage = Outage::new().await;
     let (outbox, uri) = (&outage.outbox, outage.vhost.uri());

@@ -12,7 +12,7 @@ const BACKLOG: usize = 300;
 const ROUNDS: u64 = 10;
 
 /// The backlog once occupied all lanes for as long as a publish may take.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_backlog_of_an_unconfirming_queue_delays_no_other() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);

@@ -114,7 +114,7 @@ async fn too_few_channels_are_reported_by_the_probe() {
         assert!(down.remedy().unwrap().contains("set_user_limits"), "{down}");
     }
     // The broker counts a closed channel for a moment.
-    vhost.limit_user(&user, "max-channels", 4).await;
+    vhost.limit_user(&user, "max-channels", 6).await;
     let sink = Arc::new(sink(&uri, AMPLE_TIMEOUT));
     until_up(&sink).await;
     for exchange in ["missing", "there", "missing too"] {

@@ -125,17 +125,30 @@ async fn an_exchange_deleted_after_its_look_up_disturbs_others_once() {
 }
 
 #[fixture::test]
-async fn a_forbidden_exchange_counts_and_disturbs_others_once() {
+async fn a_forbidden_or_internal_exchange_counts_and_disturbs_no_other() {
     let (vhost, amqp) = Vhost::with_queue(QUEUE).await;
     amqp.topic("forbidden").await;
+    amqp.internal("internal").await;
     let user = format!("{}-limited", vhost.name);
-    vhost.add_user(&user, r"^amq\.default$").await;
-    let uri = vhost.uri_of(&user, PASSWORD);
+    vhost.add_user(&user, r"^(amq\.default|internal)$").await;
+    let sink = connected(&vhost.uri_of(&user, PASSWORD)).await;
 
-    let sink = connected(&uri).await;
+    for exchange in ["forbidden", "internal"] {
+        for round in 0..2 {
+            let outcomes =
+                publish_all(&sink, mixed(&format!("{exchange}/{round}"), exchange)).await;
 
-    disturbs_once(&sink, "forbidden").await;
+            let (theirs, neighbours) = sorted(outcomes);
+            for outcome in theirs {
+                let error = outcome.unwrap_err();
+                assert_eq!(error.failure, PublishFailure::Retryable, "{error}");
+                assert!(error.detail.contains(&format!("'{exchange}'")), "{error}");
+            }
+            assert!(neighbours.iter().all(Result::is_ok), "{neighbours:?}");
+        }
+    }
 
+    assert_eq!(amqp.take_ids(QUEUE).await.len(), 200);
     vhost.drop_user(&user).await;
 }
 

@@ -188,7 +188,7 @@ async fn a_connection_cut_again_and_again_loses_no_message() {
     let cutting = async {
         for round in (1..=8).cycle() {
             // At another point of the stream each time.
-            let until = proxy.sent() + 1_000 * round;
+            let until = proxy.sent() + 2_000 * round;
             eventually("more was sent", || async { proxy.sent() >= until }).await;
             // A cut between two connections hits none: each of the eight pairs that hit has a successor.
             if proxy.accepted() >= 2 * 9 {

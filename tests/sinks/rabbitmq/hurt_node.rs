@@ -77,6 +77,9 @@ async fn a_blocked_connection_counts_nothing_and_continues_later() {
     let queue = queue(&turn.node.uri()).await;
     let sink = connected(&turn.node.uri()).await;
     sink.publish(message("before", "", &queue)).await.unwrap();
+    let (amqp, exchange) = (AmqpClient::on(&turn.node.uri()).await, unique("x-"));
+    amqp.topic(&exchange).await;
+    amqp.bind(&queue, &exchange, "#").await;
     turn.node.ctl(&["set_vm_memory_high_watermark", "0.0000001"]).await;
 
     // The broker blocks a connection when it publishes.
@@ -101,15 +104,25 @@ async fn a_blocked_connection_counts_nothing_and_continues_later() {
     assert!(down.detail.contains("blocked") && down.detail.contains("memory"), "{down}");
     let lost = tokio::time::timeout(AT_ONCE_LIMIT, sink.lost()).await.unwrap();
     assert_eq!(lost, down);
+    // So is a look-up, and each probe names it, on the same connection.
+    let fresh = connected(&turn.node.uri()).await;
+    let outcome = fresh.publish(message("fresh", &exchange, "any")).await;
+    assert_eq!(failure(&outcome), Some(PublishFailure::SinkDown), "{outcome:?}");
+    for _ in 0..3 {
+        let down = fresh.probe().await.unwrap_err();
+        assert!(down.detail.contains("blocked"), "{down}");
+    }
 
     turn.node.ctl(&["set_vm_memory_high_watermark", "absolute", "2GB"]).await;
     until_up(&sink).await;
+    until_up(&fresh).await;
+    fresh.publish(message("fresh", &exchange, "any")).await.unwrap();
     let messages = (0..50).map(|number| message(format!("{number:02}"), "", &queue));
     let outcomes = publish_all(&sink, messages).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-    let found = AmqpClient::on(&turn.node.uri()).await.take_ids(&queue).await;
+    let found = amqp.take_ids(&queue).await;
     let found: std::collections::BTreeSet<_> = found.into_iter().collect();
-    assert_eq!(found.len(), 51);
+    assert_eq!(found.len(), 52);
 }
 
 #[fixture::test]

@@ -4,7 +4,6 @@
 mod channels;
 mod closures;
 mod connection;
-mod hidden;
 mod hurt_node;
 mod metrics;
 mod properties;

@@ -44,7 +44,17 @@ impl AmqpClient {
 
     /// Declares a durable topic exchange.
     pub async fn topic(&self, name: &str) {
-        let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        self.topic_with(name, ExchangeDeclareOptions::default()).await;
+    }
+
+    /// Declares a durable topic exchange to which only other exchanges may publish.
+    pub async fn internal(&self, name: &str) {
+        self.topic_with(name, ExchangeDeclareOptions { internal: true, ..Default::default() })
+            .await;
+    }
+
+    async fn topic_with(&self, name: &str, options: ExchangeDeclareOptions) {
+        let options = ExchangeDeclareOptions { durable: true, ..options };
         let (kind, table) = (ExchangeKind::Topic, FieldTable::default());
         self.channel.exchange_declare(name.into(), kind, options, table).await.unwrap();
     }

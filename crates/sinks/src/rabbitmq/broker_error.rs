@@ -85,14 +85,14 @@ pub(super) fn connect_error(error: &lapin::Error, config: &RabbitMqConfig) -> Si
             "allow more of them, for each sink and instance (rabbitmqctl set_user_limits, \
              set_vhost_limits; max-connections)"
         }
+        Some((NOT_ALLOWED, reply_text))
+            if reply_text.contains("not found") && config.names_empty_vhost() =>
+        {
+            "the path \"/\" of the URI names the vhost with the empty name: end the URI with the port, \
+             or with /%2f, for the vhost \"/\""
+        }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("not found") => {
-            match config.names_empty_vhost() {
-                true => {
-                    "the path \"/\" of the URI names the vhost with the empty name: end the URI \
-                     with the port, or with /%2f, for the vhost \"/\""
-                }
-                false => "create it (rabbitmqctl add_vhost), or change the URI",
-            }
+            "create it (rabbitmqctl add_vhost), or change the URI"
         }
         Some((NOT_ALLOWED, reply_text)) if reply_text.contains("refused") => {
             "grant access (rabbitmqctl set_permissions), or change the URI"
@@ -159,6 +159,12 @@ pub(super) fn publish_error(
     let error = PublishError::new(failure, quoted(&reply_text));
     let is_forbidden = code == ACCESS_REFUSED;
     (error, scope.map(|scope| Refusal { scope, is_forbidden, reply_text }))
+}
+
+/// Returns what the broker refused with [`ACCESS_REFUSED`] or [`NOT_FOUND`] when it was asked for this target alone.
+pub(super) fn refusal(code: u16, reply_text: &str, target: &Target) -> Refusal {
+    let scope = named(reply_text, target).scope;
+    Refusal { scope, is_forbidden: code == ACCESS_REFUSED, reply_text: reply_text.to_owned() }
 }
 
 fn failure(

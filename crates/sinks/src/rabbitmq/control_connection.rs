@@ -8,9 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::options::{BasicQosOptions, ExchangeDeclareOptions, QueueDeclareOptions};
-use lapin::types::{FieldTable, ShortString};
-use lapin::{Channel, ExchangeKind};
+use lapin::options::{
+    BasicPublishOptions, BasicQosOptions, ExchangeDeclareOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, ConnectionStatus, ExchangeKind};
 #[cfg(doc)]
 use postrider_relay::sink::PublishFailure;
 use postrider_relay::sink::{PublishError, SinkDown};
@@ -20,6 +22,16 @@ use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::connection::Connection;
 use crate::rabbitmq::refused_targets::refused;
+use crate::rabbitmq::rendering::Target;
+
+/// How often the control connection is checked while a look-up waits.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often a target is asked for until the broker's reply is known.
+const MAX_TRIES: usize = 4;
+
+/// A header for exchanges of the type `x-recent-history`.
+const NO_STORE: &str = "x-recent-history-no-store";
 
 /// The limit of trial channels at a time: a broker may limit the channels of a user.
 const MAX_TRIAL_CHANNELS: usize = 16;
@@ -30,9 +42,11 @@ pub(super) struct ControlConnection {
     settings: RabbitMqSettings,
     /// Absent while a channel is being opened: a caller that gives up leaves none behind.
     current: Mutex<Option<Current>>,
-    /// An open channel without an unanswered request. Absent while there is a request on it: the answer to one
-    /// whose caller gave up must not count for the next one.
+    /// An open channel in transaction mode without an unanswered request. Absent while there is a request on it:
+    /// the answer to one whose caller gave up must not count for the next one.
     idle_channel: Mutex<Option<Channel>>,
+    /// The state of the latest connection, also while a channel is being opened.
+    status: parking_lot::Mutex<Option<ConnectionStatus>>,
     /// For each trial.
     pub(super) trial_permits: Semaphore,
 }
@@ -48,29 +62,40 @@ impl ControlConnection {
     pub(super) fn new(settings: RabbitMqSettings) -> Arc<Self> {
         let (current, idle_channel) = (Mutex::default(), Mutex::default());
         let trial_permits = Semaphore::new(MAX_TRIAL_CHANNELS);
-        Arc::new(Self { settings, current, idle_channel, trial_permits })
+        let status = parking_lot::Mutex::default();
+        Arc::new(Self { settings, current, idle_channel, status, trial_permits })
     }
 
     /// Makes sure that look-ups are answered, by another connection if necessary.
     ///
     /// # Errors
     ///
-    /// The broker does not answer, or permits no connection or channel.
+    /// The broker does not answer, has blocked the connection, or permits no connection or channel.
     pub(super) async fn probe(&self) -> Result<(), SinkDown> {
         let limit = self.settings.delivery.timeout;
         let probing = async {
             let mut idle_channel = self.idle_channel.lock().await;
             let channel = match idle_channel.take() {
                 Some(channel) if answers(&channel, limit / 4).await => channel,
-                _ => {
+                Some(_) => {
                     self.discard();
-                    self.open_channel().await?
+                    self.open_look_up_channel().await?
                 }
+                // The broker has closed it, with a reply.
+                None => self.open_look_up_channel().await?,
             };
             *idle_channel = Some(channel);
             Ok(())
         };
+        let probing = async {
+            tokio::select! {
+                biased;
+                down = self.blocked() => Err(down),
+                probed = probing => probed,
+            }
+        };
         tokio::time::timeout(limit, probing).await.unwrap_or_else(|_| {
+            self.discard();
             let down = SinkDown::new(format!("no response within {limit:?}"));
             Err(down.preceded_by(broker_error::cannot_connect(&self.settings.own)))
         })
@@ -110,13 +135,33 @@ impl ControlConnection {
         };
         let mut current = match place.take() {
             Some(current) if is_usable(&current) => current,
-            _ => self.connect().await?,
+            // (Its future is large, and part of that of each publish.)
+            _ => Box::pin(self.connect()).await?,
         };
         current.unused_channels -= 1;
         let channel = current.connection.open_channel().await;
         let channel = channel.map_err(|error| self.failed(&error))?;
         *place = Some(current);
         Ok(channel)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.status.lock().as_ref().is_some_and(ConnectionStatus::connected)
+    }
+
+    async fn open_look_up_channel(&self) -> Result<Channel, SinkDown> {
+        let channel = self.open_channel().await?;
+        channel.tx_select().await.map_err(|error| self.failed(&error))?;
+        Ok(channel)
+    }
+
+    /// Resolves when the broker has blocked the connection.
+    async fn blocked(&self) -> SinkDown {
+        let is_blocked = |status: &ConnectionStatus| status.connected() && status.blocked();
+        while !self.status.lock().as_ref().is_some_and(is_blocked) {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+        SinkDown::new("the broker has blocked the connection")
     }
 
     /// Looks up on another connection from now on.
@@ -153,6 +198,7 @@ impl ControlConnection {
         let name = format!("postrider {} (control)", self.settings.name);
         let connection = Connection::open(&self.settings, name).await;
         let connection = connection.map_err(|error| self.failed(&error))?;
+        *self.status.lock() = Some(connection.inner().status().clone());
         let unused_channels = connection.channel_max();
         Ok(Current { connection, unused_channels })
     }
@@ -169,43 +215,64 @@ pub(super) struct LookUp<'a> {
 }
 
 impl LookUp<'_> {
-    /// Looks an exchange up. The inner error is the broker's reply to this request.
+    /// Asks whether a message to this target is accepted: the broker checks exchange and permission when one is
+    /// published in a transaction, and queues it at the commit, which never comes. (An exchange that stores messages
+    /// when it routes them gets a header against that.) The inner error is the broker's reply to this request.
     ///
     /// # Errors
     ///
     /// No reply.
     pub(super) async fn run(
         mut self,
-        exchange: &ShortString,
+        target: &Target,
     ) -> Result<Result<(), (u16, String)>, SinkDown> {
-        let idle = self.idle_channel.take().filter(|channel| channel.status().connected());
-        let is_new = idle.is_none();
-        let channel = match idle {
-            Some(channel) => channel,
-            None => self.control.open_channel().await?,
-        };
-        let mut result = self.ask(channel, exchange).await;
-        // The connection may have ended since the last look-up.
-        if !is_new && result.as_ref().is_err_and(|error| broker_error::reply(error).is_none()) {
-            let channel = self.control.open_channel().await?;
-            result = self.ask(channel, exchange).await;
-        }
-        match result {
-            Ok(()) => Ok(Ok(())),
-            Err(error) => match broker_error::reply(&error) {
-                Some(reply) => Ok(Err(reply)),
-                None => Err(SinkDown::new(broker_error::text(&error))),
-            },
+        let control = self.control;
+        // (In a box, since it is part of the future of each publish.)
+        let asking = Box::pin(async {
+            let mut idle = self.idle_channel.take().filter(|channel| channel.status().connected());
+            let mut tries = 0;
+            loop {
+                let channel = match idle.take() {
+                    Some(channel) => channel,
+                    None => control.open_look_up_channel().await?,
+                };
+                tries += 1;
+                let Err(error) = self.ask(channel, target).await else { return Ok(Ok(())) };
+                match broker_error::reply(&error) {
+                    Some(reply) => return Ok(Err(reply)),
+                    // The connection has ended since the last look-up, or the reply came too early.
+                    None if tries < MAX_TRIES => {}
+                    None if control.is_connected() => {
+                        let exchange = target.exchange.as_str();
+                        let text = format!(
+                            "a message to exchange '{exchange}' was refused, since it is missing, \
+                             internal or closed to the user"
+                        );
+                        return Ok(Err((NOT_FOUND, text)));
+                    }
+                    None => return Err(SinkDown::new(broker_error::text(&error))),
+                }
+            }
+        });
+        tokio::select! {
+            answer = asking => answer,
+            down = control.blocked() => Err(down),
         }
     }
 
-    async fn ask(&mut self, channel: Channel, exchange: &ShortString) -> lapin::Result<()> {
-        let result = declare_passively(&channel, exchange.clone()).await;
+    async fn ask(&mut self, channel: Channel, target: &Target) -> lapin::Result<()> {
+        let Target { exchange, routing_key } = target.clone();
+        let mut headers = FieldTable::default();
+        headers.insert(NO_STORE.into(), AMQPValue::Boolean(true));
+        let options = BasicPublishOptions::default();
+        let properties = BasicProperties::default().with_headers(headers);
+        channel.basic_publish(exchange, routing_key, options, &[], properties).await?;
+        // On a channel that the broker has closed by now, `lapin` reports its state and not the broker's reply. (A
+        // request that is sent together with the message would overtake it: `lapin` sends messages last.)
+        channel.tx_rollback().await?;
         // After an error the broker has closed it.
-        if result.is_ok() {
-            *self.idle_channel = Some(channel);
-        }
-        result
+        *self.idle_channel = Some(channel);
+        Ok(())
     }
 }
 

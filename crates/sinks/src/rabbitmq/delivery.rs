@@ -32,6 +32,9 @@ impl RabbitMq {
             Admission::Allowed => {
                 self.publish_on(&link, &link.requests, None, rendered, until).await
             }
+            Admission::Trial | Admission::Untested(_) if self.is_isolated => {
+                self.try_alone(&link, rendered, until).await
+            }
             Admission::Trial => self.try_target(&link, rendered, until).await,
             Admission::Refused(error) => Err(error),
             Admission::Untested(trial) => self.test_target(&trial, &link, rendered, until).await,
@@ -127,6 +130,19 @@ impl RabbitMq {
         self.publish_on_trial(link, rendered, until).await
     }
 
+    /// Publishes a message to a target that was forbidden, or never tried, on a link that no other message uses.
+    async fn try_alone(
+        &self,
+        link: &Link,
+        rendered: Rendered,
+        until: Instant,
+    ) -> Result<(), PublishError> {
+        let target = rendered.target.clone();
+        self.publish_on(link, &link.requests, None, rendered, until).await?;
+        self.refused.permit(&target);
+        Ok(())
+    }
+
     async fn trial_permit(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.
         self.control.trial_permits.acquire().await.ok()
@@ -157,7 +173,8 @@ impl RabbitMq {
         rendered: Rendered,
         until: Instant,
     ) -> Result<(), PublishError> {
-        let opening = link.open_trial_channel();
+        // (In a box, since it is part of the future of each publish.)
+        let opening = Box::pin(link.open_trial_channel());
         let channel = self.prepare(link, "a new channel", opening, until).await?;
         // Messages to other destinations need no such channel.
         let channel = channel.map_err(|down| {

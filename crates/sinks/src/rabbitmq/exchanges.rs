@@ -1,14 +1,10 @@
 //! The exchanges that can be published to, as seen on one link.
 //!
-//! A publish to a missing exchange makes RabbitMQ close the channel of all messages. So each exchange is looked
-//! up first, by a passive declaration on the [`ControlConnection`]. Whether a publish to it is permitted cannot be
-//! looked up: see [`RefusedTargets`].
-//!
-//! Newer brokers (RabbitMQ 4.2.6 and later) refuse the look-up to users that only have the right to write. For
-//! them the publish itself is the look-up: an exchange that it finds missing closes the channel once, and is
-//! then tried on a channel of its own, like a forbidden one.
+//! RabbitMQ closes the channel of a publish to an exchange that is missing, internal or closed to the user, and with it
+//! the link of all messages. So the first message to an exchange is looked up before, on the
+//! [`ControlConnection`]. An exchange that a later message finds missing or closed to the user closes the link once.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,22 +14,14 @@ use postrider_relay::sink::{PublishError, PublishFailure};
 
 use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
 use crate::rabbitmq::control_connection::ControlConnection;
-use crate::rabbitmq::refused_targets::{RefusedTargets, refused};
+use crate::rabbitmq::refused_targets::{ExchangeRefusal, RefusedTargets, refused};
 use crate::rabbitmq::rendering::Target;
 
 /// The known exchanges of one link.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    known: Mutex<HashMap<ShortString, Visibility>>,
+    known: Mutex<HashSet<ShortString>>,
     refused: Arc<RefusedTargets>,
-}
-
-/// Why an exchange may be published to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Visibility {
-    Exists,
-    /// The broker refuses the look-up.
-    Hidden,
 }
 
 impl Exchanges {
@@ -42,11 +30,11 @@ impl Exchanges {
         Self { known: Mutex::default(), refused }
     }
 
-    /// Makes sure that an exchange of this name exists, as far as the broker allows a look-up.
+    /// Makes sure that the broker accepts messages for an exchange of this name.
     ///
     /// # Errors
     ///
-    /// [`PublishFailure::Retryable`] if there is none; [`PublishFailure::SinkDown`] if the look-up fails.
+    /// [`PublishFailure::Retryable`] if it does not; [`PublishFailure::SinkDown`] if the look-up fails.
     pub(super) async fn look_up(
         &self,
         control: &ControlConnection,
@@ -64,25 +52,23 @@ impl Exchanges {
             let detail = format!("cannot look up an exchange: {cause}");
             Err(PublishError::new(PublishFailure::SinkDown, detail))
         };
-        match look_up.run(name).await {
-            Ok(Ok(())) => {
-                self.known.lock().insert(name.clone(), Visibility::Exists);
-                Ok(())
+        // Which routing keys a topic permission covers, their messages find out.
+        let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
+        match look_up.run(&target).await {
+            Ok(Ok(())) => {}
+            Ok(Err((code @ (ACCESS_REFUSED | NOT_FOUND), reply_text))) => {
+                let refusal = broker_error::refusal(code, &reply_text, &target);
+                if refusal.scope == Scope::Exchange {
+                    self.note_refusal(&target, refusal);
+                    return Err(refused(&reply_text));
+                }
             }
-            Ok(Err((ACCESS_REFUSED, _))) => {
-                self.known.lock().insert(name.clone(), Visibility::Hidden);
-                Ok(())
-            }
-            Ok(Err((NOT_FOUND, reply_text))) => {
-                let error = refused(&reply_text);
-                let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
-                let refusal = Refusal { scope: Scope::Exchange, is_forbidden: false, reply_text };
-                self.note_refusal(&target, refusal);
-                Err(error)
-            }
-            Ok(Err((_, reply_text))) => cannot_look_up(&broker_error::quoted(&reply_text)),
-            Err(down) => cannot_look_up(&down),
+            Ok(Err((_, reply_text))) => return cannot_look_up(&broker_error::quoted(&reply_text)),
+            Err(down) => return cannot_look_up(&down),
         }
+        self.refused.permit_exchange(name);
+        self.known.lock().insert(name.clone());
+        Ok(())
     }
 
     /// Returns whether [`look_up`](Self::look_up) would answer without a request.
@@ -91,25 +77,22 @@ impl Exchanges {
     }
 
     /// Notes that the broker refused this target.
-    pub(super) fn note_refusal(&self, target: &Target, mut refusal: Refusal) {
+    pub(super) fn note_refusal(&self, target: &Target, refusal: Refusal) {
         if refusal.scope == Scope::Exchange {
-            let mut known = self.known.lock();
-            match known.get(&target.exchange) {
-                // It cannot be looked up again: a message must try it.
-                Some(Visibility::Hidden) => refusal.is_forbidden = true,
-                Some(Visibility::Exists) => _ = known.remove(&target.exchange),
-                None => {}
-            }
+            self.known.lock().remove(&target.exchange);
         }
         self.refused.note(target, refusal);
     }
 
     fn recall(&self, name: &ShortString) -> Option<Result<(), PublishError>> {
-        if let Some(missing) = self.refused.missing(name) {
-            return Some(Err(missing));
+        match self.refused.exchange(name) {
+            Some(ExchangeRefusal::Recent(error)) => return Some(Err(error)),
+            // Another link may have found it since.
+            Some(ExchangeRefusal::Past) => return None,
+            None => {}
         }
-        // The default exchange always exists, and cannot be looked up.
-        let is_known = name.as_str().is_empty() || self.known.lock().contains_key(name);
+        // The default exchange always exists.
+        let is_known = name.as_str().is_empty() || self.known.lock().contains(name);
         is_known.then_some(Ok(()))
     }
 }

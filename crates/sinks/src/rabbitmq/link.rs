@@ -210,7 +210,7 @@ impl Link {
         self.connection.inner().configuration().frame_max()
     }
 
-    /// Makes sure that an exchange exists: see [`Exchanges::look_up`].
+    /// Makes sure that an exchange accepts messages: see [`Exchanges::look_up`].
     pub(super) async fn look_up(&self, exchange: &ShortString) -> Result<(), PublishError> {
         self.exchanges.look_up(&self.control, exchange).await
     }

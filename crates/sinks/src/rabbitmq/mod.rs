@@ -16,7 +16,7 @@
 //! | `return_matcher` | the messages that came back: `lapin` may assign a return to another message |
 //! | `broker_error` | the meaning of an error with which the broker closed a channel or connection |
 //! | `refused_targets` | the targets that the broker has refused: nothing is sent to them for a while |
-//! | `trial_channel` | a channel, on the control connection, for one message to a target that was forbidden |
+//! | `trial_channel` | a channel, on the control connection, for one message with a routing key that was forbidden |
 //! | `replacement`, `replaced_links` | another link in place of one on which the broker does not answer |
 //!
 //! `lapin` can recover connections by itself. That is off: it would publish on a channel
@@ -59,7 +59,6 @@ use crate::rabbitmq::control_connection::ControlConnection;
 use crate::rabbitmq::link::Link;
 use crate::rabbitmq::metrics::RabbitMqMetrics;
 use crate::rabbitmq::refused_targets::RefusedTargets;
-use crate::rabbitmq::rendering::Target;
 use crate::rabbitmq::replaced_links::ReplacedLinks;
 
 /// A RabbitMQ broker, or cluster, behind one URI.
@@ -193,11 +192,11 @@ impl SinkConfig for RabbitMqConfig {
     async fn look_up(sink: &RabbitMq, address: &Address) -> Result<(), PublishError> {
         let link = sink.usable_link()?;
         let limit = sink.settings.delivery.timeout;
-        let Target { exchange, routing_key } = rendering::target(address.clone())?;
+        let target = rendering::target(address.clone())?;
         let looking_up = async {
-            match (exchange.as_str(), &address.key) {
-                ("", Some(_)) => sink.control.look_up_queue(routing_key).await,
-                _ => link.look_up(&exchange).await,
+            match (target.exchange.as_str(), &address.key) {
+                ("", Some(_)) => sink.control.look_up_queue(target.routing_key).await,
+                _ => link.look_up(&target.exchange).await,
             }
         };
         let looked_up = tokio::time::timeout(limit, looking_up).await;

@@ -1,9 +1,10 @@
 //! The targets that the broker has refused, of one sink.
 //!
 //! They outlive the sink's connections: a refused publish closes its channel, and with it the link
-//! of all messages. So a refused target is not published to again on that channel. Once one routing key of an
-//! exchange was refused, every other one is tested first: its first message is sent on a channel of its own. (A
-//! routing key may contain an id: each new one that is forbidden would close the channel of the others again.)
+//! of all messages. So nothing is sent to a refused exchange until a look-up finds it accepted, and a refused routing
+//! key is not published to again on that channel. Once one routing key of an exchange was refused, every other one is
+//! tested first: its first message is sent on a channel of its own. (A routing key may contain an id: each new one that
+//! is forbidden would close the channel of the others again.)
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,8 +21,9 @@ use crate::rabbitmq::rendering::Target;
 /// enough that a thousand records for it cost one closed channel.
 const MISSING_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long nothing is sent to a forbidden target. Then one message tries it, on a channel of its
-/// own. Longer than [`MISSING_PAUSE`], since the broker logs an error for each of these channels.
+/// How long nothing is sent to a forbidden target. Then an exchange is looked up again, and a routing key is
+/// tried by one message on a channel of its own. Longer than [`MISSING_PAUSE`], since the broker logs an error for
+/// each of these channels.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(5);
 
 /// The limit of the forbidden routing keys of one exchange that are remembered, and of the permitted ones.
@@ -34,11 +36,20 @@ pub(super) enum Admission {
     Allowed,
     /// Not at all: the broker refused the target a moment ago.
     Refused(PublishError),
-    /// On a trial channel: the target was forbidden some time ago, and may be permitted since.
+    /// On a trial channel: the routing key was forbidden some time ago, and may be permitted since.
     Trial,
     /// Other routing keys of the exchange are forbidden, and this one was never tried. The holder of the lock
     /// tries it.
     Untested(Arc<tokio::sync::Mutex<()>>),
+}
+
+/// When the broker refused an exchange as a whole.
+#[derive(Debug)]
+pub(super) enum ExchangeRefusal {
+    /// A moment ago.
+    Recent(PublishError),
+    /// Some time ago: it can be looked up again.
+    Past,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +70,6 @@ struct RefusedExchange {
 #[derive(Debug)]
 struct PausedTarget {
     until: Instant,
-    is_forbidden: bool,
     reply_text: String,
 }
 
@@ -68,7 +78,7 @@ impl RefusedTargets {
     pub(super) fn note(&self, target: &Target, refusal: Refusal) {
         let Refusal { scope, is_forbidden, reply_text } = refusal;
         let pause = if is_forbidden { FORBIDDEN_PAUSE } else { MISSING_PAUSE };
-        let paused = PausedTarget { until: Instant::now() + pause, is_forbidden, reply_text };
+        let paused = PausedTarget { until: Instant::now() + pause, reply_text };
         let mut refused = self.0.lock();
         let exchange = refused.entry(target.exchange.clone()).or_default();
         match scope {
@@ -89,13 +99,12 @@ impl RefusedTargets {
     /// Decides whether a message may be sent to this target. One caller gets [`Admission::Trial`] and tries
     /// it; the others are refused for another pause, or until [`permit`](Self::permit).
     pub(super) fn admit(&self, target: &Target) -> Admission {
-        let mut refused = self.0.lock();
-        let Some(exchange) = refused.get_mut(&target.exchange) else { return Admission::Allowed };
-        if exchange.whole.as_ref().is_some_and(PausedTarget::is_over) {
-            exchange.whole = None;
+        let mut exchanges = self.0.lock();
+        let Some(exchange) = exchanges.get_mut(&target.exchange) else { return Admission::Allowed };
+        if let Some(whole) = &exchange.whole {
+            return Admission::Refused(refused(&whole.reply_text));
         }
-        let key = exchange.routing_keys.get_mut(&target.routing_key);
-        if let Some(paused) = exchange.whole.as_mut().or(key) {
+        if let Some(paused) = exchange.routing_keys.get_mut(&target.routing_key) {
             return paused.admit();
         }
         match &exchange.permitted {
@@ -117,11 +126,25 @@ impl RefusedTargets {
             && exchange.permitted.as_ref().is_none_or(|permitted| permitted.contains(key))
     }
 
-    /// Returns the refusal of an exchange that was missing a moment ago.
-    pub(super) fn missing(&self, exchange: &ShortString) -> Option<PublishError> {
+    /// Returns whether an exchange is refused as a whole, and when it was.
+    pub(super) fn exchange(&self, exchange: &ShortString) -> Option<ExchangeRefusal> {
         let exchanges = self.0.lock();
         let whole = exchanges.get(exchange)?.whole.as_ref()?;
-        (!whole.is_forbidden && !whole.is_over()).then(|| refused(&whole.reply_text))
+        Some(if whole.is_over() {
+            ExchangeRefusal::Past
+        } else {
+            ExchangeRefusal::Recent(refused(&whole.reply_text))
+        })
+    }
+
+    /// Forgets the refusal of an exchange as a whole: a look-up found it accepted.
+    pub(super) fn permit_exchange(&self, exchange: &ShortString) {
+        let mut refused = self.0.lock();
+        let Some(known) = refused.get_mut(exchange) else { return };
+        known.whole = None;
+        if known.routing_keys.is_empty() {
+            refused.remove(exchange);
+        }
     }
 
     /// Forgets the refusals of this target: the broker accepted a message for it.
@@ -144,17 +167,15 @@ impl RefusedTargets {
 }
 
 impl PausedTarget {
-    /// Returns whether it may be looked up again, which only a missing exchange may.
     fn is_over(&self) -> bool {
-        !self.is_forbidden && self.until <= Instant::now()
+        self.until <= Instant::now()
     }
 
     fn admit(&mut self) -> Admission {
-        let now = Instant::now();
-        if now < self.until {
+        if !self.is_over() {
             return Admission::Refused(refused(&self.reply_text));
         }
-        self.until = now + FORBIDDEN_PAUSE;
+        self.until = Instant::now() + FORBIDDEN_PAUSE;
         Admission::Trial
     }
 }
@@ -209,31 +230,36 @@ mod tests {
     }
 
     #[test]
-    fn one_message_tries_a_forbidden_target_after_the_pause() {
-        for scope in [Scope::RoutingKey, Scope::Exchange] {
-            let targets = RefusedTargets::default();
-            let target = to("events", "bad");
-            targets.note(&target, refusal(scope, true));
-            pass_pause(&targets);
+    fn one_message_tries_a_forbidden_routing_key_after_the_pause() {
+        let targets = RefusedTargets::default();
+        let target = to("events", "bad");
+        targets.note(&target, refusal(Scope::RoutingKey, true));
+        pass_pause(&targets);
 
-            assert_eq!(admit(&targets, &target), "trial");
-            assert_eq!(admit(&targets, &target), "refused");
+        assert_eq!(admit(&targets, &target), "trial");
+        assert_eq!(admit(&targets, &target), "refused");
 
-            targets.permit(&target);
-            assert_eq!(admit(&targets, &target), "allowed");
-            assert!(targets.0.lock().is_empty());
-        }
+        targets.permit(&target);
+        assert_eq!(admit(&targets, &target), "allowed");
+        assert!(targets.0.lock().is_empty());
     }
 
     #[test]
-    fn missing_exchange_is_looked_up_again_after_the_pause() {
-        let targets = RefusedTargets::default();
-        targets.note(&to("late", "any"), refusal(Scope::Exchange, false));
-        assert_eq!(admit(&targets, &to("late", "other")), "refused");
+    fn refused_exchange_is_looked_up_again_after_the_pause() {
+        for is_forbidden in [false, true] {
+            let (targets, target) = (RefusedTargets::default(), to("late", "any"));
+            targets.note(&target, refusal(Scope::Exchange, is_forbidden));
+            let recent = targets.exchange(&target.exchange);
+            assert!(matches!(recent, Some(ExchangeRefusal::Recent(_))), "{recent:?}");
 
-        pass_pause(&targets);
+            pass_pause(&targets);
+            let past = targets.exchange(&target.exchange);
+            assert!(matches!(past, Some(ExchangeRefusal::Past)), "{past:?}");
+            assert_eq!(admit(&targets, &to("late", "other")), "refused");
 
-        assert_eq!(admit(&targets, &to("late", "other")), "allowed");
+            targets.permit_exchange(&target.exchange);
+            assert_eq!(admit(&targets, &to("late", "other")), "allowed");
+        }
     }
 
     #[test]

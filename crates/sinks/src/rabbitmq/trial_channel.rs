@@ -1,4 +1,4 @@
-//! A channel for one message to a target that was forbidden.
+//! A channel for one message with a routing key that was forbidden, or was never tried.
 //!
 //! The permission may have been granted since. If it was not, the broker closes this channel, and no other
 //! message is on it.
