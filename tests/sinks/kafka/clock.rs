@@ -12,7 +12,7 @@ use crate::support::process::{Postrider, run_with};
 use crate::support::queue::mongo_settings;
 
 /// Found by `make chaos`, seed 3465120956: a pending request took ten minutes, and so did the sink.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_clock_that_is_set_back_does_not_keep_the_sink_down() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;

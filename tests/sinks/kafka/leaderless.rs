@@ -42,7 +42,7 @@ fn round(number: usize, keys: &[String]) -> Vec<Document> {
 }
 
 /// The records of the partition once had attempts counted, and died; those of the others waited.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_partition_without_a_leader_delays_only_its_own_records() {
     let first = Node::start().await;
     let mut second = Node::joining(&first).await;

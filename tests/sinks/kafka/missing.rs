@@ -94,7 +94,7 @@ async fn a_broker_without_auto_creation_reports_a_missing_topic() {
     assert_eq!(error_of(&found), Some(RDKafkaErrorCode::UnknownTopicOrPartition));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn only_a_producers_look_up_creates_a_topic() {
     let options = Options::default().property("auto.create.topics.enable", "true");
     let node = Node::with(options).await;

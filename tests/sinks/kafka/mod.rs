@@ -9,6 +9,7 @@ mod node;
 mod process;
 mod producer;
 mod proxied;
+mod recreated;
 mod refusals;
 mod replicas;
 mod secure;

@@ -10,7 +10,7 @@ use crate::support::kafka::node::Node;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::eventually;
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_restarted_broker_has_what_it_had_confirmed() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -29,7 +29,7 @@ async fn a_restarted_broker_has_what_it_had_confirmed() {
     assert_eq!(topic.read_ids().await, ["one", "two", "three"]);
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_frozen_broker_receives_nothing_until_it_is_thawed() {
     let node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -51,7 +51,7 @@ const CHILD: &str = "POSTRIDER_TEST_KAFKA_CHILD";
 
 #[fixture::test]
 #[ignore = "a process that the next test runs"]
-async fn a_process_with_a_broker() {
+async fn program_broker() {
     if std::env::var_os(CHILD).is_some() {
         let node = Node::start().await;
         println!("broker at {}", node.brokers());
@@ -59,10 +59,10 @@ async fn a_process_with_a_broker() {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_broker_ends_with_the_test_process_even_if_that_is_killed() {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "kafka::node::a_process_with_a_broker", "--ignored", "--nocapture"]);
+    command.args(["--exact", "kafka::node::program_broker", "--ignored", "--nocapture"]);
     let mut process = command.env(CHILD, "1").stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let address = lines.find_map(|line| Some(line.ok()?.split_once("broker at ")?.1.to_owned()));

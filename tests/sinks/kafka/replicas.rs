@@ -53,7 +53,7 @@ fn of_key<'a>(arrived: &'a [String], kind: &str, key: usize) -> Vec<&'a String> 
 }
 
 /// Each record of the topic once blocked the whole sink for a publish's timeout, and died.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_topic_below_min_insync_delays_only_its_own_records() {
     let first = Node::start().await;
     let mut second = Node::joining(&first).await;

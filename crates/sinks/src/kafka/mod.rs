@@ -208,7 +208,11 @@ impl Sink for Kafka {
         let published = link.publish(rendered, batching, until).await;
         published.map_err(|error| match error.failure {
             // It says nothing about the link in use.
-            PublishFailure::Unconfirmed | PublishFailure::Indeterminate if link.is_replaced() => {
+            PublishFailure::Unconfirmed
+            | PublishFailure::Indeterminate
+            | PublishFailure::SinkDown
+                if link.is_replaced() =>
+            {
                 PublishError { failure: PublishFailure::Abandoned, ..error }
             }
             _ => error,
@@ -226,8 +230,9 @@ impl Sink for Kafka {
     }
 
     async fn close(&self) {
-        let replaced = self.renewals.replaced();
-        for link in replaced.into_iter().chain(self.link.take()) {
+        // In this order: a link that is replaced meanwhile is in one of the two.
+        let link = self.link.take();
+        for link in self.renewals.replaced().into_iter().chain(link) {
             link.retire(SinkDown::new("closed"));
         }
     }

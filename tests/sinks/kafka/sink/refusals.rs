@@ -101,10 +101,12 @@ async fn small_messages_whose_batch_is_too_large_are_confirmed() {
 
 #[fixture::test]
 async fn a_message_with_an_invalid_time_gets_the_time_of_publishing() {
+    type Spoil = fn(Message) -> Message;
+
     let broker = ProxiedBroker::take().await;
     let with_past_time =
         |message| Message { timestamp: Some(UNIX_EPOCH + Duration::from_secs(1)), ..message };
-    let cases: [(&[usize], fn(Message) -> Message); 3] =
+    let cases: [(&[usize], Spoil); 3] =
         // One is reported differently from two.
         [(&[5], with_future_time), (&[5, 7], with_future_time), (&[5], with_past_time)];
     for (bad, spoil) in cases {
