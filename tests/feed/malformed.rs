@@ -92,7 +92,14 @@ async fn bytes_that_are_not_text_stop_no_reader() {
         let stream = crate::util::stream("order", &format!("odd-{number}"), 1, fields.clone());
         insert_broken(&test.streams("order"), &stream).await;
     }
+    // A predecessor that can have no position stops its own aggregate alone.
+    test.insert("order", "odd-7", 2, doc! {}).await;
     test.insert("order", "sound", 1, doc! {}).await;
+    // So stores a shell its numbers, which the driver does not decode.
+    let foreign = doc! { "key": { "extra": 1.0 }, "name": "foreign", "expireAfterSeconds": 1e9 };
+    let streams = test.streams("order");
+    let index = doc! { "createIndexes": streams.name(), "indexes": [foreign] };
+    test.database().run_command(index).await.unwrap();
     let running = test.sequence();
 
     let events = test.until(8).await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::options::ReadConcern;
@@ -10,6 +11,7 @@ use uuid::Uuid;
 
 use crate::append::Appended;
 use crate::context::{CollectionKind, Context, RequestIds};
+use crate::decode::decode_any;
 use crate::integer::integral;
 use crate::names::{AggregateKey, AggregateName};
 use crate::prepared::PreparedAppend;
@@ -65,13 +67,15 @@ pub(super) async fn latest_version(
     certainty: Certainty,
 ) -> Result<LatestVersion, StoreError> {
     let streams = context.collection(CollectionKind::Events, name.as_str());
+    let streams = streams.clone_with_type::<RawDocumentBuf>();
     let finding = streams
         .find_one(doc! { AGGREGATE_ID: id.as_str() })
         .sort(doc! { VERSION: -1 })
-        .projection(doc! { VERSION: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1 })
+        .projection(doc! { ID: 0, VERSION: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1 })
         .read_concern(certainty.read_concern())
         .max_time(limits::BATCH_TIMEOUT);
     let found = within("read an aggregate's version", limits::BATCH_TIMEOUT, finding).await?;
+    let found = found.map(|raw| decode_any(&raw).0);
     Ok(found.map_or_else(LatestVersion::default, |found| LatestVersion {
         version: integer(&found, VERSION),
         create_time: integer(&found, CREATE_TIME),
@@ -139,13 +143,15 @@ async fn find_requests(
         ID: 1, AGGREGATE_ID: 1, REQUEST_ID: 1, VERSION: 1, SIZE: 1, CREATE_TIME: 1, ENDED: 1, ERASURE: 1,
     };
     let streams = context.collection(CollectionKind::Events, name.as_str());
+    let streams = streams.clone_with_type::<RawDocumentBuf>();
     let finding = streams
         .find(filter)
         .projection(projection)
         .read_concern(certainty.read_concern())
         .max_time(limits::BATCH_TIMEOUT);
-    let reading = async { finding.await?.try_collect().await };
-    within("look up a request", limits::BATCH_TIMEOUT, reading).await
+    let reading = async { finding.await?.try_collect::<Vec<_>>().await };
+    let found = within("look up a request", limits::BATCH_TIMEOUT, reading).await?;
+    Ok(found.iter().map(|raw| decode_any(raw).0).collect())
 }
 
 fn prior_append(

@@ -1,6 +1,6 @@
 //! The event stream document: one for each append.
 
-use bson::Document;
+use bson::{Document, doc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -24,6 +24,11 @@ pub(crate) mod fields {
     pub(crate) const ERASURE: &str = "erasure";
     /// True in an append whose content was erased.
     pub(crate) const ERASED: &str = "erased";
+}
+
+/// The number of events in a body, which is at this path, in an expression of MongoDB.
+pub(crate) fn count_of(body: &str) -> Document {
+    doc! { "$cond": [{ "$isArray": body }, { "$size": body }, 0] }
 }
 
 /// One append as it is stored: the events of one command in one aggregate.

@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<(Bson, Vec<TextFlaw>), serde_json::Error> {
     // The grammar. (serde_json reads numbers as doubles, and refuses those that are none. Its feature
     // `arbitrary_precision` would change its numbers everywhere, also in the applications that depend on us.)
     serde_json::from_str::<IgnoredAny>(text)?;
-    let mut reader = Reader { text, at: 0, open: Vec::new(), flaws: Vec::new() };
+    let mut reader = Reader { text, at: 0, open: Vec::new(), flaws: Vec::new(), met: 0 };
     Ok((reader.value(), reader.flaws))
 }
 
@@ -42,6 +42,8 @@ struct Reader<'a> {
     /// The objects and arrays around `at`, innermost last.
     open: Vec<Level>,
     flaws: Vec<TextFlaw>,
+    /// The number of flaws, with those of a value that has one already.
+    met: usize,
 }
 
 enum Level {
@@ -174,9 +176,11 @@ impl Reader<'_> {
 
     /// Adds a flaw of the present value, unless there are enough or it has one.
     fn add_flaw(&mut self, detail: &str) {
-        if self.flaws.len() > MAX_FLAWS {
+        // (Each is described by its whole path, which may be long.)
+        if self.met > 2 * MAX_FLAWS || self.flaws.len() > MAX_FLAWS {
             return;
         }
+        self.met += 1;
         let mut path = String::new();
         for (at, level) in self.open.iter().enumerate() {
             match level {

@@ -324,6 +324,7 @@ impl Leaser {
         let own: Vec<Bson> = self.owner.all().into_iter().map(Bson::from).collect();
         let has_own_lease = doc! { "$and": [
             { "$eq": [{ "$type": format!("${LEASE_ID}") }, "binData"] },
+            { "$eq": [{ "$type": format!("${LEASE_UNTIL}") }, "date"] },
             { "$in": [format!("${LEASE_OWNER}"), own] },
         ] };
         let is_counted = doc! { "$or": [is_mine, has_own_lease] };

@@ -27,7 +27,7 @@ use crate::open_erasures::{COLLECTION, INVALID};
 use crate::stream::fields::{
     AGGREGATE_ID, BODY, CREATE_TIME, ERASED, ERASURE, HEADER, ID, POSITION, SIZE, VERSION,
 };
-use crate::stream::record_ids;
+use crate::stream::{count_of, record_ids};
 use crate::subscriptions::{Copies, copies_of, count_erasure};
 
 /// The appends of one page.
@@ -236,7 +236,8 @@ impl Eraser {
             .find(filter)
             .sort(doc! { VERSION: 1 })
             .limit(PAGE_APPENDS.into())
-            .projection(doc! { ID: 1, VERSION: 1, SIZE: 1 });
+            // (Not the stored size, which another program may have written.)
+            .projection(doc! { ID: 1, VERSION: 1, SIZE: count_of(&format!("${BODY}")) });
         let reading = async { finding.await?.try_collect::<Vec<RawDocumentBuf>>().await };
         let found = within("read a stream to erase", limits::BATCH_TIMEOUT, reading).await?;
         let append = |raw: RawDocumentBuf| {
@@ -254,15 +255,17 @@ impl Eraser {
     /// The highest position of the appends of an erasure, if any has one.
     async fn last_position(&self, work: &Work) -> Result<Option<i64>, StoreError> {
         let streams = self.streams(&work.aggregate);
-        let filter = doc! {
+        let ours = doc! {
             AGGREGATE_ID: work.aggregate.1.as_str(),
             VERSION: { "$lt": work.version },
-            POSITION: { "$gt": 0 },
+            POSITION: { "$type": ["int", "long"] },
         };
-        // (Not the id, which may be no text.)
-        let only = doc! { ID: 0, POSITION: 1 };
-        let finding = streams.find_one(filter).sort(doc! { VERSION: -1 }).projection(only);
-        let found = within("read a stream to erase", limits::BATCH_TIMEOUT, finding).await?;
+        // (Positions may not be in the order of versions: an earlier build assigned them so in streams that began
+        // again.)
+        let highest = doc! { ID: null, POSITION: { "$max": format!("${POSITION}") } };
+        let finding = streams.aggregate([doc! { "$match": ours }, doc! { "$group": highest }]);
+        let reading = async { finding.await?.try_next().await };
+        let found = within("read a stream to erase", limits::BATCH_TIMEOUT, reading).await?;
         Ok(found.and_then(|found| found.get(POSITION).and_then(integral)))
     }
 

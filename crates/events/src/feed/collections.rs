@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, doc};
-use futures_util::TryStreamExt;
-use mongodb::IndexModel;
-use postrider_store::schema::SchemaError;
+use postrider_store::schema::{SchemaError, list_indexes};
 use postrider_store::text::chain;
 use postrider_store::{StoreError, limits, within};
 use tracing::warn;
 
 use crate::context::{CollectionKind, Context};
+use crate::integer::integral;
 use crate::names::AggregateName;
 use crate::stream::fields::{AGGREGATE_ID, VERSION};
 
@@ -21,8 +20,8 @@ pub(super) const SUFFIX: &str = "_event_stream";
 #[derive(Debug)]
 pub(super) struct StreamCollections {
     context: Context,
-    /// Those with an index of positions, and whether they have the index of versions too.
-    ready: BTreeMap<AggregateName, bool>,
+    /// Those with an index of positions, and the name of their index of versions.
+    ready: BTreeMap<AggregateName, Option<String>>,
     /// Those without an index, which cannot be created; reported once.
     unusable: BTreeSet<AggregateName>,
 }
@@ -48,10 +47,10 @@ impl StreamCollections {
         self.ready.contains_key(name)
     }
 
-    /// Whether MongoDB can find versions by an index. Postrider creates it with the collection; in one of
+    /// The index by which MongoDB can find versions. Postrider creates it with the collection; in one of
     /// another program it may be missing, and then each lookup is a scan.
-    pub(super) fn is_indexed_by_version(&self, name: &AggregateName) -> bool {
-        self.ready.get(name).copied().unwrap_or(false)
+    pub(super) fn version_index(&self, name: &AggregateName) -> Option<&str> {
+        self.ready.get(name)?.as_deref()
     }
 
     /// Finds the collections, and creates missing indexes of positions. Returns the names that are new.
@@ -68,9 +67,9 @@ impl StreamCollections {
         let mut new = Vec::new();
         for name in found {
             match self.ready.get_mut(&name) {
-                Some(true) => continue,
-                Some(is_indexed) => {
-                    *is_indexed = has_version_index(&self.context, &name).await?;
+                Some(Some(_)) => continue,
+                Some(index) => {
+                    *index = version_index(&self.context, &name).await?;
                     continue;
                 }
                 None => {}
@@ -78,8 +77,8 @@ impl StreamCollections {
             match self.context.feed_ready(name.as_str()).await {
                 Ok(()) => {
                     self.unusable.remove(&name);
-                    let is_indexed = has_version_index(&self.context, &name).await?;
-                    self.ready.insert(name.clone(), is_indexed);
+                    let index = version_index(&self.context, &name).await?;
+                    self.ready.insert(name.clone(), index);
                     new.push(name);
                 }
                 Err(SchemaError::Store(error)) if !error.is_permanent() => return Err(error),
@@ -95,26 +94,33 @@ impl StreamCollections {
     }
 }
 
-/// The fields of the index of versions.
-pub(super) fn version_keys() -> Document {
-    doc! { AGGREGATE_ID: 1, VERSION: 1 }
-}
-
-async fn has_version_index(context: &Context, name: &AggregateName) -> Result<bool, StoreError> {
-    let streams = context.collection(CollectionKind::Events, name.as_str());
-    let listing = async { streams.list_indexes().await?.try_collect::<Vec<IndexModel>>().await };
-    let found = within("list the indexes of a stream", limits::BATCH_TIMEOUT, listing).await;
-    let found = match found {
+/// Returns the name of an index that finds the versions of every stream.
+async fn version_index(
+    context: &Context,
+    name: &AggregateName,
+) -> Result<Option<String>, StoreError> {
+    let database = context.database(CollectionKind::Events);
+    let collection = CollectionKind::Events.collection(name.as_str());
+    let found = match list_indexes(&database, &collection).await {
         Ok(found) => found,
-        // Without the right to ask: the same queries, planned by MongoDB.
-        Err(error) if error.is_permanent() => return Ok(false),
+        // Without the right to ask, or with one that cannot be decoded: the same queries, planned by MongoDB.
+        Err(error) if error.is_permanent() => return Ok(None),
         Err(error) => return Err(error),
     };
-    let is_of_all = |index: &IndexModel| {
-        let options = index.options.as_ref();
-        options.is_none_or(|options| options.partial_filter_expression.is_none())
+    let is_usable = |index: &&Document| {
+        let has = |option: &str| index.contains_key(option);
+        let is_hidden = index.get_bool("hidden").unwrap_or(false);
+        is_of_versions(index) && !is_hidden && !has("partialFilterExpression") && !has("collation")
     };
-    Ok(found.iter().any(|index| index.keys == version_keys() && is_of_all(index)))
+    let index = found.iter().find(is_usable);
+    Ok(index.and_then(|index| index.get_str("name").ok()).map(str::to_owned))
+}
+
+fn is_of_versions(index: &Document) -> bool {
+    let Ok(keys) = index.get_document("key") else { return false };
+    // Other programs store the directions as doubles.
+    let ascending = keys.iter().all(|(_, direction)| integral(direction) == Some(1));
+    ascending && keys.keys().eq([AGGREGATE_ID, VERSION])
 }
 
 /// The aggregate names of all event streams.

@@ -6,6 +6,7 @@ use bson::{Bson, Document, doc};
 use crate::commits::CommittedAppend;
 use crate::integer::integral;
 use crate::names::{AggregateId, AggregateName};
+use crate::stream::count_of;
 use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, ID, POSITION, VERSION};
 
 /// The number of events, computed from the document itself: `size` is what a program has written.
@@ -41,10 +42,6 @@ pub(super) fn projection_at(path: &str) -> Document {
         POSITION: at(POSITION),
         EVENTS: count_of(&at("body")),
     }
-}
-
-fn count_of(body: &str) -> Document {
-    doc! { "$cond": [{ "$isArray": body }, { "$size": body }, 0] }
 }
 
 /// Reads a document of the [`projection`]. `None`: it has no place in any stream, without an aggregate or

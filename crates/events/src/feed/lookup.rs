@@ -11,7 +11,7 @@ use postrider_store::{StoreError, limits, within};
 
 use crate::commits::CommittedAppend;
 use crate::context::{CollectionKind, Context};
-use crate::feed::collections::{StreamCollections, version_keys};
+use crate::feed::collections::StreamCollections;
 use crate::feed::found::{FoundStream, Predecessor, projection, read, read_predecessor};
 use crate::feed::planner::beginnings;
 use crate::names::{AggregateKey, AggregateName};
@@ -54,8 +54,8 @@ pub(super) async fn early(
             .collection(&CollectionKind::Events.collection(name.as_str()));
         let fields = doc! { ID: 0, AGGREGATE_ID: 1, VERSION: 1, POSITION: 1 };
         let mut finding = streams.find(among(before)).projection(fields);
-        if collections.is_indexed_by_version(name) {
-            finding = finding.hint(Hint::Keys(version_keys()));
+        if let Some(index) = collections.version_index(name) {
+            finding = finding.hint(Hint::Name(index.to_owned()));
         }
         let reading = async {
             let mut cursor = finding.session(&mut *session).await?;

@@ -378,8 +378,8 @@ impl<'a> Work<'a> {
         self.gaps.insert(aggregate, version - 1);
     }
 
-    /// Puts what precedes these appends in front of them, and sets aside the streams where it is missing.
-    /// Returns whether there is anything of that.
+    /// Puts what precedes these appends in front of them, and sets aside the streams where it is missing or
+    /// cannot be read. Returns whether there is anything of that.
     async fn wait_for_predecessors(
         &mut self,
         queue: &mut VecDeque<CommittedAppend>,
@@ -389,9 +389,12 @@ impl<'a> Work<'a> {
         for Early { aggregate, version, is_missing } in early {
             if !is_missing {
                 let chain = predecessors(&self.process.context, &aggregate, version).await?;
-                has_changed |= !chain.is_empty();
-                restore(queue, chain);
-                continue;
+                if !chain.is_empty() {
+                    has_changed = true;
+                    restore(queue, chain);
+                    continue;
+                }
+                // It has a position by now, which the next scan finds, or can have none.
             }
             let missing = version - 1;
             if self.gaps.len() < MAX_LOGGED_GAPS && !self.gaps.contains_key(&aggregate) {

@@ -86,7 +86,7 @@ impl ExistingSchema {
 }
 
 /// Lists the indexes of a collection; none if it does not exist.
-pub(super) async fn list_indexes(
+pub async fn list_indexes(
     database: &Database,
     collection: &str,
 ) -> Result<Vec<Document>, StoreError> {

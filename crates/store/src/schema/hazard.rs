@@ -198,7 +198,14 @@ fn changed_field(part: &CollectionLayout, key: &Document, entry: &Document) -> O
     let of_filter = filter.into_iter().flat_map(fields_of);
     let mut fields = key.keys().cloned().chain(of_filter);
     match part.protection {
-        Protection::All => fields.next(),
+        // An index with all fields of a unique one of ours, or with the id, refuses nothing more.
+        Protection::All => {
+            let unique = part.indexes.iter().filter(|it| it.unique && it.partial.is_none());
+            let mut keys = unique.map(|ours| ours.key());
+            let has_all = |ours: Document| ours.keys().all(|field| key.contains_key(field));
+            let is_implied = key.contains_key("_id") || keys.any(has_all);
+            fields.next().filter(|_| !is_implied)
+        }
         Protection::Except { changed, .. } => {
             fields.find(|field| changed.contains(&field.split('.').next().unwrap_or_default()))
         }

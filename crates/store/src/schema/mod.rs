@@ -22,6 +22,7 @@ pub mod verify;
 
 pub use apply::Applied;
 pub use error::{ForeignContext, SchemaError};
+pub use existing::list_indexes;
 pub use hazard::{Hazard, Hazards};
 pub use layout::Layout;
 pub use verify::Difference;
