@@ -21,9 +21,12 @@ pub fn may_plan(batch: &Batch, memory: &Memory, bounds: &Bounds) -> bool {
         let known = memory[place.0].or_else(|| (place.1 == 1).then_some(0));
         bounds.has(Without::ReadPredecessor) || known.is_some_and(|known| place.1 == known + 1)
     };
-    let follows = |second: Place| match second.0 == first.0 {
-        true => second.1 == first.1 + 1 || !bounds.has(Without::Predecessor) && second != first,
-        false => is_remembered(second),
+    let follows = |second: Place| {
+        if second.0 == first.0 {
+            second.1 == first.1 + 1 || !bounds.has(Without::Predecessor) && second != first
+        } else {
+            is_remembered(second)
+        }
     };
     is_remembered(first) && second.is_none_or(follows)
 }

@@ -26,9 +26,11 @@ pub fn enabled(state: &State, bounds: &Bounds, actions: &mut Vec<Action>) {
         // All of a stream, or its last document.
         let is_first_or_last = |place: &Place| {
             let (aggregate, version) = *place;
-            let is_last =
-                version == bounds.versions[aggregate] || !state.now.has((aggregate, version + 1));
-            state.majority.has(*place) && (version == 1 || is_last)
+            let is_last = || {
+                let after = (aggregate, version + 1);
+                version >= bounds.versions[aggregate] || !state.now.has(after)
+            };
+            state.majority.has(*place) && (version == 1 || is_last())
         };
         actions.extend(places().filter(is_first_or_last).map(Action::Delete));
     }
