@@ -1,12 +1,13 @@
 # The commands for development; each runs a script in scripts/.
 
-.PHONY: help demo test chaos model mutants fuzz lint book bench image services services-stop
+.PHONY: help demo test test-all chaos model mutants fuzz lint book bench image services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo           watch records go from MongoDB to RabbitMQ (DEMO=forever: until Ctrl-C)'
-	@echo 'make test           every test, against real servers (KEEP_SERVICES=1: leave them running)'
+	@echo 'make test           every guarantee, against real servers (KEEP_SERVICES=1: leave them running)'
+	@echo 'make test-all       the same, and all tests that take long'
 	@echo 'make chaos          processes through kills, cuts, rollbacks…: SEEDS (10) histories, those of a file, or SEED again'
 	@echo 'make model          the protocols in every state, with larger bounds than in make test'
 	@echo 'make mutants        changes of the protocol modules that the tests must notice: MODULES (all of them)'
@@ -23,6 +24,9 @@ demo:
 
 test:
 	@scripts/test.sh
+
+test-all:
+	@scripts/test-all.sh
 
 chaos:
 	@scripts/chaos.sh

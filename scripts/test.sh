@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: every test, against real servers. Builds, starts the servers, runs, and stops the servers it started.
+# `make test`: every guarantee, against real servers. Builds, starts the servers, runs, and stops the servers it started.
+# What takes long is left to `make test-all` (scripts/test-all.sh).
 #
 #   scripts/test.sh [ARG…]    ARGs go to `cargo test`, as in: scripts/test.sh --test ordering -- --nocapture
 #   KEEP_SERVICES=1           leave the servers running, for a quicker next time
@@ -11,7 +12,7 @@ source "$repo/scripts/services/borrow.sh"
 cd "$repo"
 
 start=$(now_ms)
-"$services" install toolchain mongosh python schemathesis openapi faketime helm
+"$services" install toolchain mongosh python faketime
 
 tests=(--workspace --features failpoints)
 # All targets except the benchmarks, which only `make bench` runs.
@@ -28,8 +29,6 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 say test "running the tests…"
 cargo test "${tests[@]}" "${all[@]}" "$@"
 if (($# == 0)); then
-  say test "running the tests of the client libraries…"
-  scripts/clients.sh
   say test "running the examples in the documentation…"
   cargo test "${tests[@]}" --doc
 fi

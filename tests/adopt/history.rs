@@ -143,7 +143,7 @@ fn fail_point(rng: &mut StdRng) -> String {
 }
 
 /// Two processes die at fail points, again and again.
-#[fixture::test]
+#[fixture::test(long)]
 async fn killed_bridges_copy_each_document_once_in_the_order_of_commits() {
     let mut rng = StdRng::seed_from_u64(1);
     let (history, first) = History::begin(1).await;
@@ -170,7 +170,7 @@ async fn killed_bridges_copy_each_document_once_in_the_order_of_commits() {
 }
 
 /// Elections and rollbacks: a copy that is rolled back is so with the mark of its document.
-#[fixture::test]
+#[fixture::test(long)]
 async fn rollback_of_mongodb_leaves_each_document_copied_once() {
     let mut rng = StdRng::seed_from_u64(3);
     let (mut history, mut running) = History::begin(3).await;
@@ -192,7 +192,7 @@ async fn rollback_of_mongodb_leaves_each_document_copied_once() {
 }
 
 /// The old relay has sent a message, and is stopped before it could mark it.
-#[fixture::test]
+#[fixture::test(long)]
 async fn old_relay_that_is_stopped_half_way_leaves_the_rest() {
     let source = TestSource::new("namastack", &["adopt.handler=orders"]).await;
     let document = |n: i64| namastack(&format!("{n:03}"), &format!("k{}", n % 3), "NEW", n);

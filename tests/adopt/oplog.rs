@@ -36,7 +36,7 @@ async fn overwrite_oplog(client: &Client) {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn start_at_a_time_copies_what_was_inserted_since_then() {
     let test = TestSource::new("debezium", &[]).await;
     let client = &test.outbox.client;
@@ -58,7 +58,7 @@ async fn start_at_a_time_copies_what_was_inserted_since_then() {
     assert_eq!(test.ids().await, [2_i64, 3].map(Bson::from));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
     let (set, test) = own_set("namastack", &["adopt.handler=orders"]).await;
     test.insert(vec![namastack("a", "k", "NEW", 1)]).await;
@@ -80,7 +80,7 @@ async fn overwritten_oplog_leads_to_a_scan_of_documents_with_a_status() {
     assert_eq!(test.ids().await, ["a", "b", "c", "d"].map(Bson::from));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn overwritten_oplog_ends_the_bridge_of_documents_without_a_status() {
     let (set, test) = own_set("debezium", &[]).await;
     test.insert(vec![debezium(1_i64, "k")]).await;

@@ -62,12 +62,12 @@ fn plan_with(seed: u64, kind: Kind) -> Plan {
     plan
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_short_history_with_rabbitmq_keeps_the_promise() {
     short(plan_with(35, Kind::RabbitMq)).await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_short_history_with_kafka_keeps_the_promise() {
     short(plan_with(29, Kind::Kafka)).await;
 }
@@ -78,7 +78,7 @@ async fn a_short_mixed_history_keeps_the_promise() {
 }
 
 /// Three processes, one of which assigns positions at a time, through all that may disturb them.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_short_history_with_a_feed_keeps_the_promise() {
     let mut plan = Plan::of(1, SHORT_DURATION, true);
     plan.setup.mixed_options.appenders = 3;

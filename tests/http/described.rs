@@ -33,7 +33,7 @@ async fn succeed(mut command: Command) {
     assert!(done.status.success(), "{command:?}:\n{out}\n{err}");
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn description_is_valid_openapi() {
     let mut validator = Command::new(required(PYTHON));
     validator.current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -42,7 +42,7 @@ async fn description_is_valid_openapi() {
     succeed(validator).await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn client_that_is_generated_from_the_description_compiles_and_works() {
     let (node, packages) = (required(NODE), required(GENERATOR));
     let (source, packages) = (Path::new(env!("CARGO_MANIFEST_DIR")), Path::new(&packages));
@@ -81,7 +81,7 @@ async fn served_description_equals_the_repositorys() {
     api.stop().await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn schemathesis_finds_no_deviation() {
     let python = required(PYTHON);
     let outbox = TestOutbox::new().await;

@@ -25,7 +25,7 @@ fn peak(postrider: &Postrider) -> usize {
 }
 
 /// Twenty lanes that ask for more at once, and rotations at the same time.
-#[fixture::test]
+#[fixture::test(long)]
 async fn batch_bytes_limits_all_reads_together() {
     let outbox = TestOutbox::new().await;
     let payload =

@@ -228,7 +228,7 @@ async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
     }
     let described = crate::described();
     assert!(metrics.is_subset(&described), "{:?}", metrics.difference(&described));
-    assert_eq!(metrics.len(), 38, "each is described: {metrics:?}");
+    assert_eq!(metrics.len(), 39, "each is described: {metrics:?}");
     let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
     let instance = starting.unwrap()["instance"].as_str().unwrap().to_owned();
     for id in ["planted", &outbox.database, &queue.name, &instance] {

@@ -131,7 +131,7 @@ async fn until_done(outbox: &TestOutbox, count: u64) {
     outbox.until_count(doc! { "status": "done" }, count).await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn kafka_receives_all_in_order_through_five_kills_of_the_relay() {
     let outbox = Arc::new(TestOutbox::new().await);
     let topic = Topic::new(4).await;

@@ -202,7 +202,7 @@ async fn killed_projectors_apply_each_event_once() {
 
 /// A rebuild is begun, killed, continued and switched to, while events are appended and the process of
 /// the live generation is killed too.
-#[fixture::test]
+#[fixture::test(long)]
 async fn rebuild_through_kills_is_the_fold_of_the_events() {
     let mut rng = StdRng::seed_from_u64(2);
     let history = History::begin(1).await;
@@ -231,7 +231,7 @@ async fn rebuild_through_kills_is_the_fold_of_the_events() {
 
 /// Elections and rollbacks: what is rolled back was in no read model, or is rolled back with its
 /// checkpoint.
-#[fixture::test]
+#[fixture::test(long)]
 async fn rollback_of_mongodb_leaves_the_fold_of_the_events() {
     let mut rng = StdRng::seed_from_u64(3);
     let mut history = History::begin(3).await;

@@ -38,7 +38,7 @@ impl ProjectorProcess {
     /// Starts it, with these fail points.
     pub fn start(what: &Projects, uri: &str, database: &str, fail_points: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "child::projector_process", "--ignored", "--nocapture"]);
+        command.args(["--exact", "child::program_projector", "--ignored", "--nocapture"]);
         let word = match what {
             Projects::Live => "live",
             Projects::Rebuild => "rebuild",
@@ -69,7 +69,7 @@ impl ProjectorProcess {
 /// Not a test: what [`ProjectorProcess`] starts.
 #[fixture::test]
 #[ignore = "a process that other tests start"]
-async fn projector_process() {
+async fn program_projector() {
     let Ok(what) = std::env::var(WHAT) else { return };
     let _fail_points = postrider::failpoint::init();
     let variable = |name: &str| std::env::var(name).unwrap();

@@ -24,7 +24,7 @@ use crate::support::queue::mongo_settings;
 const CHANGES: usize = 60;
 const KEYS: usize = 3;
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn five_languages_keep_the_order_over_rabbitmq_through_kills_and_a_restart() {
     let (outbox, broker) = (TestOutbox::new().await, Broker::start().await);
     declare(&broker.uri()).await;
@@ -47,7 +47,7 @@ async fn five_languages_keep_the_order_over_rabbitmq_through_kills_and_a_restart
     history(&outbox, &settings, &mut consumers, restart).await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn five_languages_keep_the_order_over_kafka_through_kills() {
     let (outbox, topic) = (TestOutbox::new().await, Topic::new(3).await);
     let settings = [

@@ -47,7 +47,7 @@ fn pod_name(pod: &Pod) -> String {
     format!("{}-0", pod.of["metadata"]["name"].as_str().unwrap())
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn postrider_accepts_every_rendered_configuration() {
     for (name, chart) in matrix() {
         // They name what is missing, and are not a configuration yet.
@@ -57,7 +57,7 @@ async fn postrider_accepts_every_rendered_configuration() {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_misspelt_property_is_refused_by_postrider() {
     let rendered = Chart::running().with_text("extraArgs: [--set, relay.bach_size=1]").render();
     let pod = rendered.relay();
@@ -68,7 +68,7 @@ async fn a_misspelt_property_is_refused_by_postrider() {
     assert!(ended.with_code(2).stderr.contains("relay.bach_size"));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn the_images_environment_does_not_take_precedence() {
     let rendered = Chart::running().set(&["config.ops.listen=0.0.0.0:9500"]).render();
     let pod = rendered.relay();
@@ -113,6 +113,7 @@ fn merge(into: &mut Value, more: &Value) {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_rendered_toml_equals_the_values() {
     for file in values_files() {
         let given = yaml(&std::fs::read_to_string(&file).unwrap());
@@ -133,6 +134,7 @@ fn the_rendered_toml_equals_the_values() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_value_reads_back_from_toml() {
     let odd = json!({
         "text": "quotes \" ' and \\ back\\slashes, <&>, \u{0}\u{1b}\u{7f}\u{85}\u{2028}\u{feff}, \r\n\t🙂",
@@ -164,6 +166,7 @@ fn every_value_reads_back_from_toml() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_null_is_not_a_value() {
     let kafka = "stream: {kind: kafka, properties: {linger.ms: 5, acks: null}}";
     let values = format!("config: {{log: {{format: null}}, sinks: {{{kafka}}}}}");
@@ -180,6 +183,7 @@ fn value(settings: &[&str], section: &str, key: &str) -> Value {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn an_enabled_api_listens_outside_the_pod() {
     let api = ["config.api.enabled=true", "secrets.keys.api\\.tokens=tokens"];
 
@@ -188,6 +192,7 @@ fn an_enabled_api_listens_outside_the_pod() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_relay_creates_no_schema_next_to_a_schema_job() {
     let made = |settings: &[&str]| value(settings, "outbox", "auto_init_schema");
 
@@ -198,6 +203,7 @@ fn the_relay_creates_no_schema_next_to_a_schema_job() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn only_a_changed_configuration_restarts_the_pods() {
     let checksum = |settings: &[&str]| {
         let rendered = Chart::running().set(settings).render();
@@ -215,6 +221,7 @@ fn only_a_changed_configuration_restarts_the_pods() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn manifests_contain_only_names_of_secrets() {
     let chart = Chart::new().with(&values("kafka-sasl"));
     let rendered = chart.render();

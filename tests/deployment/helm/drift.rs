@@ -38,11 +38,13 @@ fn compare(values: &Value, schema: &Value, path: &str) {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn values_and_their_schema_have_the_same_keys() {
     compare(&yaml(&read("helm/postrider/values.yaml")), &schema(), "");
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_values_file_of_everything_is_complete() {
     let values = yaml(&read("helm/postrider/values.yaml"));
     let everything = yaml(&read("helm/postrider/ci/everything-values.yaml"));
@@ -69,6 +71,7 @@ fn the_values_file_of_everything_is_complete() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_value_has_a_comment() {
     let text = read("helm/postrider/values.yaml");
     let lines: Vec<&str> = text.lines().collect();
@@ -106,6 +109,7 @@ fn every_value_has_a_comment() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn examples_in_the_documentation_render() {
     let mut examples = DocPage::read(Path::new("docs/kubernetes.md")).blocks();
     examples.retain(|block| block.language == "yaml");
@@ -121,6 +125,7 @@ fn examples_in_the_documentation_render() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn values_in_the_documentation_exist() {
     let page = read("docs/kubernetes.md");
     let schema = schema();

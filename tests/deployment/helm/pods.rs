@@ -50,6 +50,7 @@ fn breaches(spec: &Value, containers: &[&Value]) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_pod_passes_the_restricted_pod_security_standard() {
     let mut kinds = BTreeSet::new();
     for (name, chart) in matrix() {
@@ -66,6 +67,7 @@ fn every_pod_passes_the_restricted_pod_security_standard() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_container_has_limits_and_a_read_only_root() {
     for (name, chart) in matrix() {
         for pod in chart.render().pods() {
@@ -82,6 +84,7 @@ fn every_container_has_limits_and_a_read_only_root() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn mounts_and_volumes_match() {
     for (name, chart) in matrix() {
         for pod in chart.render().pods() {
@@ -108,6 +111,7 @@ fn relays(rendered: &Rendered) -> Vec<Value> {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn selectors_match_exactly_the_relays() {
     for (name, chart) in matrix() {
         let rendered = chart.render();
@@ -143,6 +147,7 @@ fn relays_spread(rendered: &Rendered) -> Vec<Value> {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_service_monitor_matches_the_metrics_service_alone() {
     for (name, chart) in matrix() {
         let rendered = chart.render();
@@ -160,6 +165,7 @@ fn a_service_monitor_matches_the_metrics_service_alone() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_scaler_names_the_workload_and_decides_the_replicas() {
     for (file, kind) in [("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")] {
         let rendered = Chart::new().with(&values(file)).render();
@@ -173,6 +179,7 @@ fn a_scaler_names_the_workload_and_decides_the_replicas() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn keda_queries_this_releases_age_by_the_monitors_labels() {
     let rendered = Chart::new().with(&values("keda")).render();
     let trigger = &rendered.only("ScaledObject")["spec"]["triggers"][0];
@@ -188,6 +195,7 @@ fn keda_queries_this_releases_age_by_the_monitors_labels() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_api_has_a_service_only_where_it_listens_outside_the_pod() {
     let services = |settings: &[&str]| {
         let rendered = Chart::running().set(settings).render();
@@ -204,6 +212,7 @@ fn the_api_has_a_service_only_where_it_listens_outside_the_pod() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_network_policy_permits_dns_mongodb_and_brokers_alone() {
     let rendered =
         Chart::running().set(&["networkPolicy.enabled=true", "schemaJob.enabled=true"]).render();
@@ -226,6 +235,7 @@ fn a_network_policy_permits_dns_mongodb_and_brokers_alone() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_sidecar_starts_before_the_application_and_ends_after_it() {
     let rendered = Chart::sidecar().render();
     let pod = rendered.relay();
@@ -244,6 +254,7 @@ fn a_sidecar_starts_before_the_application_and_ends_after_it() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn no_pod_needs_no_dependent_objects() {
     let rendered = Chart::new().with(&values("none")).render();
     let kinds: BTreeSet<&str> =

@@ -11,6 +11,7 @@ fn refuses(settings: &[&str], words: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn values_that_exclude_each_other_are_refused() {
     let keda = ["keda.enabled=true", "keda.serverAddress=http://p:9090"];
     let sts = "workload.kind=StatefulSet";
@@ -76,6 +77,7 @@ fn values_that_exclude_each_other_are_refused() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn unknown_values_are_refused() {
     for (setting, word) in [
         ("replicaCounts=2", "replicaCounts"),
@@ -95,6 +97,7 @@ fn unknown_values_are_refused() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_secret_in_the_configuration_is_refused_and_not_printed() {
     for (key, value) in [
         ("mongo.uri", "mongodb://u:pl4nted@h/db"),
@@ -118,6 +121,7 @@ fn a_secret_in_the_configuration_is_refused_and_not_printed() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_uri_without_a_password_is_permitted_in_the_configuration() {
     for (key, value) in [
         ("mongo.uri", "mongodb://h1:27017\\,h2:27017/db?replicaSet=rs0"),
@@ -132,6 +136,7 @@ fn a_uri_without_a_password_is_permitted_in_the_configuration() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_notes_name_what_is_missing() {
     let bare = Chart::with_image().notes();
     for words in

@@ -19,7 +19,7 @@ schemaJob:
 extraEnv: [{name: POSTRIDER__SINKS__ORDERS__EXCHANGE, value: orders}]
 ";
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn the_job_creates_the_schema_for_the_relay() {
     let outbox = TestOutbox::new().await;
     outbox.client.database(&outbox.database).drop().await.unwrap();
@@ -53,6 +53,7 @@ async fn the_job_creates_the_schema_for_the_relay() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_job_runs_before_the_release_and_needs_nothing_of_it() {
     let rendered = Chart::running().with_text(VALUES).render();
     let job = rendered.only("Job");

@@ -12,6 +12,7 @@ fn chart(replicas: usize) -> Chart {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn any_number_of_replicas_divides_all_partitions() {
     for replicas in [1, 2, 3, 5, 7, 100, 255, 256] {
         let rendered = chart(replicas).render();
@@ -30,7 +31,7 @@ fn any_number_of_replicas_divides_all_partitions() {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn each_pod_owns_the_share_of_its_name() {
     let rendered = chart(3).render();
     let pod = rendered.relay();

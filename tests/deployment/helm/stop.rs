@@ -19,6 +19,7 @@ fn stop(settings: &[&str]) -> (u64, Option<u64>) {
 const API: [&str; 2] = ["config.api.enabled=true", "secrets.keys.api\\.tokens=tokens"];
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_pod_outlives_the_shutdown_timeout() {
     assert_eq!(Config::default().relay.shutdown_timeout, Duration::from_secs(25));
     assert_eq!(stop(&[]), (30, None));
@@ -27,6 +28,7 @@ fn a_pod_outlives_the_shutdown_timeout() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn an_api_gets_no_more_requests_when_it_stops() {
     assert_eq!(stop(&API), (35, Some(5)));
     assert_eq!(stop(&[API[0], API[1], "preStopSleepSeconds=0"]), (30, None));
@@ -39,6 +41,7 @@ fn an_api_gets_no_more_requests_when_it_stops() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_duration_is_read_as_postrider_reads_it() {
     for text in
         ["25s", "1m30s", "1 m 30 s", "1500ms", "2min", "1h", "90secs", "1ms", "2m 1ms", "0s"]
@@ -55,6 +58,7 @@ fn a_duration_is_read_as_postrider_reads_it() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn a_grace_period_shorter_than_the_stop_is_refused() {
     for (settings, words) in [
         (vec!["terminationGracePeriodSeconds=25"], "shutdown_timeout (25s)"),

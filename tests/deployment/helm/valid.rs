@@ -89,6 +89,7 @@ fn validate(manifests: &Path, version: &str, operators: &Path) -> (bool, Value) 
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_values_file_passes_a_strict_lint() {
     for (name, chart) in matrix() {
         if let Err(said) = chart.lint() {
@@ -98,6 +99,7 @@ fn every_values_file_passes_a_strict_lint() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn manifests_are_valid_for_oldest_and_newest_kubernetes() {
     let (folder, operators, versions) = (TempDir::new().unwrap(), operators(), versions());
     assert_eq!(versions.len(), 2, "{versions:?}");
@@ -119,6 +121,7 @@ fn manifests_are_valid_for_oldest_and_newest_kubernetes() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_validation_finds_an_unknown_field() {
     let (folder, operators) = (TempDir::new().unwrap(), operators());
     let version = &versions()[0];
@@ -141,6 +144,7 @@ fn the_validation_finds_an_unknown_field() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_chart_requires_the_oldest_tested_kubernetes() {
     let chart = yaml(&std::fs::read_to_string(at_root("helm/postrider/Chart.yaml")).unwrap());
 
@@ -150,6 +154,7 @@ fn the_chart_requires_the_oldest_tested_kubernetes() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_chart_has_this_version_of_postrider() {
     let chart = yaml(&std::fs::read_to_string(at_root("helm/postrider/Chart.yaml")).unwrap());
 

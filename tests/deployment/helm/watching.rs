@@ -16,11 +16,13 @@ fn file() -> Value {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_alerts_are_rendered_unchanged() {
     assert_eq!(rules(&[]), file());
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn alerts_can_be_disabled_and_labelled() {
     let all = file();
     let first = all["groups"][0]["rules"][0]["alert"].as_str().unwrap();
@@ -53,6 +55,7 @@ fn alerts_can_be_disabled_and_labelled() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn runbook_links_of_alerts_and_dashboard_start_with_the_value() {
     let page = "https://docs.example/postrider/monitoring.html";
     let settings =
@@ -71,6 +74,7 @@ fn runbook_links_of_alerts_and_dashboard_start_with_the_value() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn promtool_accepts_the_labelled_rules() {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), rules(&["prometheusRule.ruleLabels.team=shop"]).to_string())
@@ -82,6 +86,7 @@ fn promtool_accepts_the_labelled_rules() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn the_dashboard_is_rendered_unchanged() {
     let rendered = Chart::running().set(&["dashboard.enabled=true"]).render();
     let map = rendered.named("ConfigMap", "shop-postrider-dashboard");

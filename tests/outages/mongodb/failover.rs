@@ -132,7 +132,7 @@ async fn assert_promise_kept(outbox: &TestOutbox, sink: &TestSink, acknowledged:
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_step_down_under_load_loses_and_inverts_nothing() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
@@ -187,7 +187,7 @@ async fn a_rollback_under_load_keeps_the_promise() {
 const MISLEADING_OPTIONS: &str =
     "readPreference=secondaryPreferred&readConcernLevel=available&w=1&journal=false";
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn no_record_is_leased_before_a_majority_has_it() {
     let _turn = one_at_a_time().await;
     let set = ReplicaSet::start().await;
@@ -240,7 +240,7 @@ async fn no_record_is_leased_before_a_majority_has_it() {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_frozen_majority_loses_nothing_and_the_relay_resumes() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;
@@ -265,7 +265,7 @@ async fn a_frozen_majority_loses_nothing_and_the_relay_resumes() {
     load.end().await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_hanging_primary_is_replaced_and_does_no_harm_later() {
     let _turn = one_at_a_time().await;
     let mut set = ReplicaSet::start().await;

@@ -1,4 +1,4 @@
-//! What a process logs during an outage: each message once.
+//! What a process logs during an outage.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +19,18 @@ pub fn count_messages(lines: &[Value]) -> BTreeMap<String, usize> {
     messages
 }
 
-/// On a machine that does not run it for seconds, at any moment.
-const SUSPENDED: &str =
-    "WARN this process was suspended; it reads its partitions again before it publishes";
+/// An outage is reported once, and a busy machine may interrupt it; each try would be many lines.
+const MAX_REPEATS: usize = 3;
 
-/// Asserts what a process has logged after `before` lines: each of these once, and at most once
-/// each message that is optional; and any number of true warnings of a busy machine.
+/// Asserts what a process has logged after `before` lines: each of these messages, no message for each try, and no
+/// error.
 #[track_caller]
-pub fn assert_logged(postrider: &Postrider, before: usize, expected: &[&str], maybe: &[&str]) {
-    let mut messages = count_messages(&postrider.lines()[before..]);
-    messages.remove(SUSPENDED);
-    for line in maybe {
-        if messages.get(*line) == Some(&1) {
-            messages.remove(*line);
-        }
+pub fn assert_logged(postrider: &Postrider, before: usize, expected: &[&str]) {
+    let messages = count_messages(&postrider.lines()[before..]);
+    for line in expected {
+        assert!(messages.contains_key(*line), "{line}: {messages:#?}");
     }
-    let expected: BTreeMap<String, usize> =
-        expected.iter().map(|line| ((*line).to_owned(), 1)).collect();
-    assert_eq!(messages, expected, "{}", postrider.stderr());
+    for (line, count) in &messages {
+        assert!(!line.starts_with("ERROR") && *count <= MAX_REPEATS, "{line}: {messages:#?}");
+    }
 }

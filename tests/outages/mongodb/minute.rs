@@ -10,7 +10,7 @@ use crate::mongodb::process;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// All points in the same minute.
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_minute_without_mongodb_at_any_point_loses_nothing() {
     let mut outages = JoinSet::new();
     let mut names = std::collections::HashMap::new();
