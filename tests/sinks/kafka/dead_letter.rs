@@ -31,7 +31,7 @@ async fn dead_letters_of(letter_breaks: bool) -> (Vec<String>, f64, f64) {
     let settings = [
         "sinks.stream.kind=kafka".to_owned(),
         format!("sinks.stream.brokers={}", broker.brokers()),
-        "sinks.stream.timeout=4s".to_owned(),
+        "sinks.stream.timeout=10s".to_owned(),
         // Otherwise the id would be within a compressed batch.
         "sinks.stream.properties.\"compression.type\"=none".to_owned(),
         "relay.max_attempts=2".to_owned(),
