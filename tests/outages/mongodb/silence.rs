@@ -20,7 +20,7 @@ async fn renewals_on_silent_connections_are_retried_in_time() {
     let (outbox, proxy) = (TestOutbox::new().await, proxy_to_mongodb().await);
     let client = postrider::store::connect::client(&proxy.mongodb_uri("")).await.unwrap();
     let collections = Collections::new(client, &outbox.database, "");
-    let lease = Duration::from_secs(9);
+    let lease = Duration::from_secs(20);
     let settings = Settings { lease, ..settings() };
     let harness = RelayHarness::new(&collections, TestSink::default(), settings).await;
     let (mut lanes, mut ends) = (Vec::new(), Vec::new());
