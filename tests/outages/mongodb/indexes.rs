@@ -103,7 +103,12 @@ async fn polls_without_their_index_report_it_and_resume_with_it() {
 
     outage.until_resumed(2).await;
     outage.assert_once(&SCAN_MESSAGES);
-    assert!(!outage.postrider.stderr().contains("MongoDB does not respond"));
+    // (Which a busy machine may cause for a moment.)
+    let is_misreported = |line: &Value| {
+        line["message"].to_string().contains("MongoDB does not respond")
+            && line["error"].to_string().contains("index")
+    };
+    assert!(!outage.postrider.lines().iter().any(is_misreported), "{}", outage.postrider.stderr());
     outage.end().await;
 }
 
