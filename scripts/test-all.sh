@@ -47,7 +47,7 @@ fi
 "$services" install toolchain mongosh python schemathesis openapi faketime helm node go java
 cargo build --features failpoints
 borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 failed=()
 for slice in "${chosen[@]}"; do run_slice "$slice" || failed+=("$slice"); done
 ((${#failed[@]} == 0)) || die test-all "failed: ${failed[*]}"

@@ -23,8 +23,9 @@ cargo test "${tests[@]}" "${all[@]}" --no-run "$@"
 
 borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
 
-# Tests mostly wait: with one thread per core half of the machine is idle.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+# Many tests wait: with one thread per core much of the machine is idle. With three, it is too busy for tests that
+# compare times.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 say test "running the tests…"
 cargo test "${tests[@]}" "${all[@]}" "$@"
