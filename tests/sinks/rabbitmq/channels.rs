@@ -109,7 +109,15 @@ async fn too_few_channels_are_reported_by_the_probe() {
 
     for limit in 1..=2 {
         vhost.limit_user(&user, "max-channels", limit).await;
-        let down = sink(&uri, AMPLE_TIMEOUT).probe().await.unwrap_err();
+        // The broker counts channels a moment later than it opens them.
+        let mut probed = Ok(());
+        for _ in 0..20 {
+            probed = sink(&uri, AMPLE_TIMEOUT).probe().await;
+            if probed.is_err() {
+                break;
+            }
+        }
+        let down = probed.unwrap_err();
         assert!(down.cause().contains("3 channels are required"), "{down}");
         assert!(down.remedy().unwrap().contains("set_user_limits"), "{down}");
     }
