@@ -40,13 +40,14 @@ if (($# == 0)) && [[ ${SLICE:-} == auto ]]; then
   # Not the last one: the large models take too long for .ci/run.
   chosen=("${slices[$((16#${commit:0:7} % (${#slices[@]} - 1)))]}")
 fi
+"$services" install toolchain mongosh python schemathesis openapi faketime helm node go java
+borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
 if ((${#chosen[@]} == 0)); then
-  KEEP_SERVICES=1 scripts/test.sh
+  scripts/test.sh
   chosen=("${slices[@]}")
 fi
-"$services" install toolchain mongosh python schemathesis openapi faketime helm node go java
-cargo build --features failpoints
-borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
+# The daemon, with the features of the tests: any others would compile the dependencies again.
+cargo test --workspace --features failpoints --test layers --no-run
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 failed=()
 for slice in "${chosen[@]}"; do run_slice "$slice" || failed+=("$slice"); done
