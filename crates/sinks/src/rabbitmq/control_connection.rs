@@ -8,11 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::options::{
-    BasicPublishOptions, BasicQosOptions, ExchangeDeclareOptions, QueueDeclareOptions,
-};
+use lapin::options::{BasicPublishOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, ConnectionStatus, ExchangeKind};
+use lapin::{BasicProperties, Channel, ConnectionStatus};
 #[cfg(doc)]
 use postrider_relay::sink::PublishFailure;
 use postrider_relay::sink::{PublishError, SinkDown};
@@ -22,12 +20,11 @@ use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::connection::Connection;
 use crate::rabbitmq::refused_targets::refused;
-use crate::rabbitmq::rendering::Target;
 
 /// How often the control connection is checked while a look-up waits.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often a target is asked for until the broker's reply is known.
+/// How often an exchange is asked for until the broker's reply is known.
 const MAX_TRIES: usize = 4;
 
 /// A header for exchanges of the type `x-recent-history`.
@@ -87,14 +84,7 @@ impl ControlConnection {
             *idle_channel = Some(channel);
             Ok(())
         };
-        let probing = async {
-            tokio::select! {
-                biased;
-                down = self.blocked() => Err(down),
-                probed = probing => probed,
-            }
-        };
-        tokio::time::timeout(limit, probing).await.unwrap_or_else(|_| {
+        tokio::time::timeout(limit, self.unless_blocked(probing)).await.unwrap_or_else(|_| {
             self.discard();
             let down = SinkDown::new(format!("no response within {limit:?}"));
             Err(down.preceded_by(broker_error::cannot_connect(&self.settings.own)))
@@ -155,13 +145,22 @@ impl ControlConnection {
         Ok(channel)
     }
 
-    /// Resolves when the broker has blocked the connection.
-    async fn blocked(&self) -> SinkDown {
-        let is_blocked = |status: &ConnectionStatus| status.connected() && status.blocked();
-        while !self.status.lock().as_ref().is_some_and(is_blocked) {
-            tokio::time::sleep(CHECK_INTERVAL).await;
+    /// Waits for the result of a request until the broker blocks the connection.
+    async fn unless_blocked<T>(
+        &self,
+        request: impl Future<Output = Result<T, SinkDown>>,
+    ) -> Result<T, SinkDown> {
+        let blocked = async {
+            let is_blocked = |status: &ConnectionStatus| status.connected() && status.blocked();
+            while !self.status.lock().as_ref().is_some_and(is_blocked) {
+                tokio::time::sleep(CHECK_INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = blocked => Err(SinkDown::new("the broker has blocked the connection")),
+            result = request => result,
         }
-        SinkDown::new("the broker has blocked the connection")
     }
 
     /// Looks up on another connection from now on.
@@ -174,7 +173,7 @@ impl ControlConnection {
     }
 
     /// Opens channels on another connection from now on. This one ends with its last channel.
-    pub(super) fn discard(&self) {
+    fn discard(&self) {
         // A caller that holds the lock has taken it.
         if let Ok(mut current) = self.current.try_lock() {
             current.take();
@@ -215,7 +214,7 @@ pub(super) struct LookUp<'a> {
 }
 
 impl LookUp<'_> {
-    /// Asks whether a message to this target is accepted: the broker checks exchange and permission when one is
+    /// Asks whether messages to an exchange are accepted: the broker checks exchange and permission when one is
     /// published in a transaction, and queues it at the commit, which never comes. (An exchange that stores messages
     /// when it routes them gets a header against that.) The inner error is the broker's reply to this request.
     ///
@@ -224,7 +223,7 @@ impl LookUp<'_> {
     /// No reply.
     pub(super) async fn run(
         mut self,
-        target: &Target,
+        exchange: &ShortString,
     ) -> Result<Result<(), (u16, String)>, SinkDown> {
         let control = self.control;
         // (In a box, since it is part of the future of each publish.)
@@ -237,13 +236,12 @@ impl LookUp<'_> {
                     None => control.open_look_up_channel().await?,
                 };
                 tries += 1;
-                let Err(error) = self.ask(channel, target).await else { return Ok(Ok(())) };
+                let Err(error) = self.ask(channel, exchange).await else { return Ok(Ok(())) };
                 match broker_error::reply(&error) {
                     Some(reply) => return Ok(Err(reply)),
                     // The connection has ended since the last look-up, or the reply came too early.
                     None if tries < MAX_TRIES => {}
                     None if control.is_connected() => {
-                        let exchange = target.exchange.as_str();
                         let text = format!(
                             "a message to exchange '{exchange}' was refused, since it is missing, \
                              internal or closed to the user"
@@ -254,19 +252,17 @@ impl LookUp<'_> {
                 }
             }
         });
-        tokio::select! {
-            answer = asking => answer,
-            down = control.blocked() => Err(down),
-        }
+        control.unless_blocked(asking).await
     }
 
-    async fn ask(&mut self, channel: Channel, target: &Target) -> lapin::Result<()> {
-        let Target { exchange, routing_key } = target.clone();
+    async fn ask(&mut self, channel: Channel, exchange: &ShortString) -> lapin::Result<()> {
         let mut headers = FieldTable::default();
         headers.insert(NO_STORE.into(), AMQPValue::Boolean(true));
         let options = BasicPublishOptions::default();
         let properties = BasicProperties::default().with_headers(headers);
-        channel.basic_publish(exchange, routing_key, options, &[], properties).await?;
+        // Which routing keys a topic permission covers, their messages find out.
+        let routing_key = ShortString::default();
+        channel.basic_publish(exchange.clone(), routing_key, options, &[], properties).await?;
         // On a channel that the broker has closed by now, `lapin` reports its state and not the broker's reply. (A
         // request that is sent together with the message would overtake it: `lapin` sends messages last.)
         channel.tx_rollback().await?;
@@ -281,11 +277,4 @@ pub(super) async fn answers(channel: &Channel, limit: Duration) -> bool {
     // Without consumers it has no effect.
     let request = channel.basic_qos(0, BasicQosOptions::default());
     matches!(tokio::time::timeout(limit, request).await, Ok(Ok(())))
-}
-
-/// Looks an exchange up. The broker closes the channel if it is missing or hidden.
-pub(super) async fn declare_passively(channel: &Channel, name: ShortString) -> lapin::Result<()> {
-    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-    // The kind is not compared when the declaration is passive.
-    channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
 }

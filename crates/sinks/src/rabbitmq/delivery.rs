@@ -119,7 +119,7 @@ impl RabbitMq {
         trying.await
     }
 
-    /// Publishes a message to a target that was forbidden some time ago.
+    /// Publishes a message with a routing key that was forbidden some time ago.
     async fn try_target(
         &self,
         link: &Link,

@@ -52,11 +52,10 @@ impl Exchanges {
             let detail = format!("cannot look up an exchange: {cause}");
             Err(PublishError::new(PublishFailure::SinkDown, detail))
         };
-        // Which routing keys a topic permission covers, their messages find out.
-        let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
-        match look_up.run(&target).await {
+        match look_up.run(name).await {
             Ok(Ok(())) => {}
             Ok(Err((code @ (ACCESS_REFUSED | NOT_FOUND), reply_text))) => {
+                let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
                 let refusal = broker_error::refusal(code, &reply_text, &target);
                 if refusal.scope == Scope::Exchange {
                     self.note_refusal(&target, refusal);

@@ -220,7 +220,7 @@ impl Link {
         self.exchanges.knows(exchange)
     }
 
-    /// Opens a channel for one message to a target that was forbidden.
+    /// Opens a channel for one message with a routing key that was forbidden, or was never tried.
     pub(super) async fn open_trial_channel(&self) -> Result<TrialChannel, SinkDown> {
         let state = self.state.subscribe();
         let metrics = self.metrics.clone();

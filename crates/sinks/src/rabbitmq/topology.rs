@@ -14,7 +14,7 @@ use tracing::info;
 
 use crate::rabbitmq::broker_error::{self, NOT_FOUND};
 use crate::rabbitmq::config::{Binding, DeclaredTopology, Exchange, Queue, QueueKind};
-use crate::rabbitmq::control_connection::{self, ControlConnection};
+use crate::rabbitmq::control_connection::ControlConnection;
 
 /// Creates what is absent, on channels of its own. (The configuration is validated: each name fits AMQP.)
 ///
@@ -68,7 +68,7 @@ async fn create_exchange(
     let failed = failed(format!("exchange {:?}", exchange.name));
     let name = ShortString::from(exchange.name.as_str());
     let channel = control.open_channel().await?;
-    let looked_up = control_connection::declare_passively(&channel, name.clone()).await;
+    let looked_up = declare_passively(&channel, name.clone()).await;
     if exists(&channel, looked_up).await.map_err(&failed)? {
         return Ok(false);
     }
@@ -85,6 +85,13 @@ async fn create_exchange(
     declaring.await.map_err(&failed)?;
     channel.close(200, "created".into()).await.map_err(&failed)?;
     Ok(true)
+}
+
+/// Looks an exchange up. The broker closes the channel if it is missing or hidden.
+async fn declare_passively(channel: &Channel, name: ShortString) -> lapin::Result<()> {
+    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    // The kind is not compared when the declaration is passive.
+    channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
 }
 
 /// Creates a queue if it is absent. Returns whether it was.
