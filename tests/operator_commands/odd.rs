@@ -1,26 +1,10 @@
 //! Records that cannot be decoded: each is shown, named and removed, and affects no other.
 
-use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
-use bson::{Bson, DateTime, Document, doc, rawdoc};
+use bson::{Bson, DateTime, doc};
 use serde_json::Value;
 
-use crate::support::outbox::{TestOutbox, record};
+use crate::support::outbox::{TestOutbox, insert_broken, record};
 use crate::{answer, dead, outbox_command};
-
-/// Inserts the record with the text `MARK` replaced by invalid UTF-8. The server stores it, while
-/// the driver's own insert cannot return such an `_id`.
-async fn insert_broken(outbox: &TestOutbox, record: &Document) {
-    let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
-    let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
-    bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
-    let mut documents = RawArrayBuf::new();
-    documents.push(RawDocumentBuf::from_bytes(bytes).unwrap());
-    let mut command = rawdoc! { "insert": "outbox_records" };
-    command.append(cstr!("documents"), documents);
-    let database = outbox.client.database(&outbox.database);
-    let inserted = database.run_raw_command(command).await.unwrap();
-    assert_eq!(inserted.get_i32("n").unwrap(), 1, "{inserted}");
-}
 
 /// A valid record on either side, a field whose name is not UTF-8, and an id that is not.
 async fn odd_outbox() -> TestOutbox {
@@ -28,8 +12,8 @@ async fn odd_outbox() -> TestOutbox {
     outbox.insert([record("a", "k"), record("z", "k")]).await;
     let mut named = record("named", "k");
     named.insert("MARK", 1);
-    insert_broken(&outbox, &named).await;
-    insert_broken(&outbox, &record("MARK", "k")).await;
+    insert_broken(&outbox.records(), &named).await;
+    insert_broken(&outbox.records(), &record("MARK", "k")).await;
     outbox
 }
 
@@ -118,7 +102,7 @@ async fn text_that_is_not_utf8_is_grouped_and_listed() {
     for field in ["key", "type", "status", "deadReason"] {
         let mut record = dead(field, "k", "refused: no");
         record.insert(field, "MARK");
-        insert_broken(&outbox, &record).await;
+        insert_broken(&outbox.records(), &record).await;
     }
 
     for by in ["type", "reason", "key"] {

@@ -1,34 +1,15 @@
 //! Hazard 7: a record that cannot be decoded or is invalid affects no other record.
 
-use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
-use bson::{Bson, Document, Timestamp, doc, rawdoc};
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document, Timestamp, doc};
 
-use crate::support::outbox::{TestOutbox, record, unstamped};
+use crate::support::outbox::{TestOutbox, broken, insert_bytes, record, unstamped};
 use crate::support::relay::{settings, start};
 use crate::support::sink::TestSink;
-
-/// The record, with the text `MARK` replaced by invalid UTF-8. The server stores it.
-fn broken(record: &Document) -> RawDocumentBuf {
-    let mut bytes = RawDocumentBuf::try_from(record).unwrap().into_bytes();
-    let at = bytes.windows(4).position(|window| window == b"MARK").unwrap();
-    bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
-    RawDocumentBuf::from_bytes(bytes).unwrap()
-}
 
 fn with(mut record: Document, field: &str, value: impl Into<Bson>) -> Document {
     record.insert(field, value);
     record
-}
-
-/// Inserts by a command, since the driver's own insert would decode the `_id`.
-async fn insert_nameless(outbox: &TestOutbox, record: RawDocumentBuf) {
-    let mut documents = RawArrayBuf::new();
-    documents.push(record);
-    let mut command = rawdoc! { "insert": "outbox_records" };
-    command.append(cstr!("documents"), documents);
-    let database = outbox.client.database(&outbox.database);
-    let answer = database.run_raw_command(command).await.unwrap();
-    assert_eq!(answer.get_i32("n").unwrap(), 1, "{answer}");
 }
 
 /// The reason of each death; panics if one is not dead.
@@ -176,14 +157,14 @@ async fn an_invalid_id_makes_its_record_dead_and_affects_no_other() {
     let outbox = TestOutbox::restricted().await;
     let sink = TestSink::default();
     outbox.insert([record("before", "k")]).await;
-    insert_nameless(&outbox, broken(&record("MARK", "k"))).await;
+    insert_bytes(&outbox.records(), broken(&record("MARK", "k"))).await;
     let unstamped = unstamped("MARK", "l");
     let mut unstamped = broken(&unstamped).into_bytes();
     // Another `_id`, equally invalid.
     let at = unstamped.iter().position(|byte| *byte == 0xff).unwrap();
     unstamped[at] = 0xfb;
     let unstamped = RawDocumentBuf::from_bytes(unstamped).unwrap();
-    insert_nameless(&outbox, unstamped).await;
+    insert_bytes(&outbox.records(), unstamped).await;
     outbox.insert([record("behind", "k"), record("behind too", "l")]).await;
 
     let relay = start(&outbox.collections, sink.clone(), settings());
@@ -216,7 +197,7 @@ async fn a_record_without_a_readable_id_dies_whatever_else_it_lacks() {
         ("invalid partition", wrong("invalid partition", "partition", Some((-5).into()))),
         ("no seq", wrong("no seq", "seq", None)),
     ] {
-        insert_nameless(&outbox, wrong).await;
+        insert_bytes(&outbox.records(), wrong).await;
         outbox.insert([record(&format!("behind {key}"), key)]).await;
     }
 
@@ -239,7 +220,7 @@ async fn an_undecodable_scheduled_record_delays_no_other() {
         made.extend(doc! { "status": "scheduled", "visibleAt": past });
         made
     };
-    insert_nameless(&outbox, broken(&scheduled("MARK"))).await;
+    insert_bytes(&outbox.records(), broken(&scheduled("MARK"))).await;
     outbox.insert([scheduled("sound")]).await;
 
     let relay = start(&outbox.collections, sink.clone(), settings());

@@ -190,6 +190,7 @@ pub async fn insert_raw(collections: &Collections, record: Document) {
 /// The document with each text `MARK` in it made invalid UTF-8, which MongoDB stores and some drivers write.
 pub fn broken(document: &Document) -> RawDocumentBuf {
     let mut bytes = RawDocumentBuf::try_from(document).unwrap().into_bytes();
+    assert!(bytes.windows(4).any(|window| window == b"MARK"), "{document}");
     for at in 0..bytes.len() - 4 {
         if &bytes[at..at + 4] == b"MARK" {
             bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
@@ -198,10 +199,15 @@ pub fn broken(document: &Document) -> RawDocumentBuf {
     RawDocumentBuf::from_bytes(bytes).unwrap()
 }
 
-/// Inserts the [`broken`] document. (The driver's own insertion reads the `_id`.)
+/// Inserts the [`broken`] document.
 pub async fn insert_broken(collection: &Collection<Document>, document: &Document) {
+    insert_bytes(collection, broken(document)).await;
+}
+
+/// Inserts a document that cannot be decoded. (The driver's own insertion reads the `_id`.)
+pub async fn insert_bytes(collection: &Collection<Document>, document: RawDocumentBuf) {
     let mut documents = RawArrayBuf::new();
-    documents.push(broken(document));
+    documents.push(document);
     let mut command = rawdoc! { "insert": collection.name() };
     command.append(cstr!("documents"), documents);
     let database = collection.client().database(&collection.namespace().db);
