@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use bson::{Bson, Document, doc};
+use bson::{Bson, doc};
 use mongodb::Database;
 use tokio::time::timeout;
 
 use crate::cli::global::{Failure, collections};
 use crate::config::Resolved;
 use crate::outbox::collections::{Collections, names};
-use crate::store::StoreError;
-use crate::store::connect::ask;
+use crate::store::{StoreError, limits, within};
 
 /// How long the search for other outboxes may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,17 +54,14 @@ pub(super) async fn check(outbox: &Collections) -> Result<(), Failure> {
 
 /// Lists the outboxes that the user may see, in any database.
 async fn others(outbox: &Collections) -> Result<Vec<String>, StoreError> {
-    let admin = outbox.client().database("admin");
-    let command = doc! { "listDatabases": 1, "nameOnly": true, "authorizedDatabases": true };
-    let listed = ask(&admin, "list the databases", command).await?;
-    let databases = documents(&listed, "databases").filter_map(|it| it.get_str("name").ok());
-    let mut databases: Vec<&str> = databases.collect();
+    let listing = outbox.client().list_database_names().authorized_databases(true);
+    let mut databases = within("list the databases", limits::BATCH_TIMEOUT, listing).await?;
     // A wrong prefix in the right database first.
     databases.sort_by_key(|name| *name != outbox.database().name());
     let mut found = Vec::new();
     for database in databases {
         let filter = doc! { "$regex": format!("{}$", names::RECORDS) };
-        let database = outbox.client().database(database);
+        let database = outbox.client().database(&database);
         // Of some databases the user may not list the collections.
         for collection in named(&database, filter.into()).await.unwrap_or_default() {
             let prefix = collection.strip_suffix(names::RECORDS).unwrap_or_default();
@@ -85,16 +81,7 @@ async fn others(outbox: &Collections) -> Result<Vec<String>, StoreError> {
 
 /// The names of a database's collections that match and that the user may see.
 async fn named(database: &Database, name: Bson) -> Result<Vec<String>, StoreError> {
-    let command = doc! {
-        "listCollections": 1, "nameOnly": true, "authorizedCollections": true,
-        "filter": { "name": name },
-    };
-    let listed = ask(database, "list the collections", command).await?;
-    let Ok(cursor) = listed.get_document("cursor") else { return Ok(Vec::new()) };
-    let names = documents(cursor, "firstBatch").filter_map(|entry| entry.get_str("name").ok());
-    Ok(names.map(str::to_owned).collect())
-}
-
-fn documents<'a>(parent: &'a Document, field: &str) -> impl Iterator<Item = &'a Document> {
-    parent.get_array(field).into_iter().flatten().filter_map(Bson::as_document)
+    let listing = database.list_collection_names().authorized_collections(true);
+    within("list the collections", limits::BATCH_TIMEOUT, listing.filter(doc! { "name": name }))
+        .await
 }
