@@ -71,7 +71,8 @@ fn lenient(raw: &RawDocument) -> EventStream {
                 stream.body.push(event(element, format!("{BODY}.{index}"), &mut invalid));
             }
         }
-        other => invalid.push(wrong(BODY, other.as_ref(), "an array")),
+        None => invalid.push(format!("{BODY}: is missing")),
+        Some(_) => invalid.push(format!("{BODY}: must be an array")),
     }
     EventStream { invalid, ..stream }
 }
@@ -107,7 +108,7 @@ struct Fields<'a> {
 impl Fields<'_> {
     fn text(&mut self, field: &str) -> String {
         if !self.found.contains_key(field) {
-            self.flaw(field, "text");
+            self.flaw(field, "is missing");
         }
         self.optional_text(field).unwrap_or_default()
     }
@@ -116,19 +117,20 @@ impl Fields<'_> {
         match self.found.remove(field) {
             Some(Bson::String(text)) => Some(text),
             None | Some(Bson::Null) => None,
-            Some(other) => {
-                self.invalid.push(wrong(&format!("{}{field}", self.path), Some(&other), "text"));
+            Some(_) => {
+                self.flaw(field, "must be text");
                 None
             }
         }
     }
 
     fn integer(&mut self, field: &str) -> i64 {
-        let number = self.found.get(field).and_then(integral);
-        if number.is_none() {
-            self.flaw(field, "an integer");
-        }
-        number.unwrap_or(0)
+        let found = self.found.get(field);
+        let detail = if found.is_some() { "must be an integer" } else { "is missing" };
+        found.and_then(integral).unwrap_or_else(|| {
+            self.flaw(field, detail);
+            0
+        })
     }
 
     /// A document that may be absent.
@@ -136,27 +138,15 @@ impl Fields<'_> {
         match self.found.remove(field) {
             Some(Bson::Document(found)) => found,
             None => Document::new(),
-            Some(other) => {
-                self.invalid.push(wrong(
-                    &format!("{}{field}", self.path),
-                    Some(&other),
-                    "a document",
-                ));
+            Some(_) => {
+                self.flaw(field, "must be a document");
                 Document::new()
             }
         }
     }
 
-    fn flaw(&mut self, field: &str, kind: &str) {
-        let flaw = wrong(&format!("{}{field}", self.path), self.found.get(field), kind);
-        self.invalid.push(flaw);
-    }
-}
-
-fn wrong(path: &str, found: Option<&Bson>, kind: &str) -> String {
-    match found {
-        None => format!("{path}: is missing"),
-        Some(_) => format!("{path}: must be {kind}"),
+    fn flaw(&mut self, field: &str, detail: &str) {
+        self.invalid.push(format!("{}{field}: {detail}", self.path));
     }
 }
 

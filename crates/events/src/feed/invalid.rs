@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use metrics::{Counter, counter};
+use parking_lot::Mutex;
 use tracing::warn;
 
 use crate::feed::metrics::INVALID;
@@ -30,7 +31,7 @@ impl InvalidStreams {
         if stream.invalid.is_empty() {
             return;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.len() >= MAX_KNOWN || !known.insert(position) {
             return;
         }
