@@ -28,7 +28,8 @@ borrow_services mongodb mongodb-auth rabbitmq kafka prometheus
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 say test "running the tests…"
-cargo test "${tests[@]}" "${all[@]}" "$@"
+# One run names everything that is red.
+cargo test "${tests[@]}" "${all[@]}" --no-fail-fast "$@"
 if (($# == 0)); then
   say test "running the examples in the documentation…"
   cargo test "${tests[@]}" --doc

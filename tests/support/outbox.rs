@@ -190,7 +190,6 @@ pub async fn insert_raw(collections: &Collections, record: Document) {
 /// The document with each text `MARK` in it made invalid UTF-8, which MongoDB stores and some drivers write.
 pub fn broken(document: &Document) -> RawDocumentBuf {
     let mut bytes = RawDocumentBuf::try_from(document).unwrap().into_bytes();
-    assert!(bytes.windows(4).any(|window| window == b"MARK"), "{document}");
     for at in 0..bytes.len() - 4 {
         if &bytes[at..at + 4] == b"MARK" {
             bytes[at..at + 4].copy_from_slice(b"\xff\xfe\xfd\xfc");
