@@ -50,7 +50,7 @@ done
 eval "$("$repo/scripts/services.sh" env)"
 
 say chaos "building…"
-cargo test --features failpoints --test chaos --no-run
+cargo test --workspace --features failpoints --test chaos --no-run
 
 start=$(now_ms)
 CHAOS_RESULTS=$(realpath -m "${RESULTS:-$folder/results}")
@@ -63,7 +63,7 @@ export CHAOS_COMMIT
 pids=()
 for ((job = 0; job < jobs; job++)); do
   CHAOS_LIST=$folder/list-$job CHAOS_JOB=$$-$job \
-    cargo test --quiet --features failpoints --test chaos -- --ignored --nocapture every_history &
+    cargo test --quiet --workspace --features failpoints --test chaos -- --ignored --nocapture every_history &
   pids+=($!)
 done
 failed=0

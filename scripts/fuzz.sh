@@ -37,7 +37,7 @@ done
 end=$(($(date +%s) + minutes * 60))
 rounds=0
 while (($(date +%s) < end)); do
-  cargo test --quiet --features failpoints --test fuzz -- "$target"
+  cargo test --quiet --workspace --features failpoints --test fuzz -- "$target"
   [[ -n $target ]] || cargo test --quiet --workspace --features failpoints --lib -- "${modules[@]}"
   rounds=$((rounds + 1))
   say fuzz "round $rounds finished, $(since "$start") in total"
