@@ -4,7 +4,7 @@
 //! `FAILPOINTS='relay::after_lease=2*off->return'` kills the process with SIGKILL at the
 //! third passage (the grammar is that of the `fail` crate). Places:
 //! `relay::after_lease`, `relay::before_publish`, `sink::after_handover`,
-//! `relay::after_confirm`, `relay::before_settle`, `relay::after_settle`, `http::request`,
+//! `rabbitmq::look_up_sent`, `relay::after_confirm`, `relay::before_settle`, `relay::after_settle`, `http::request`,
 //! `events::group`, `events::before_commit`, `events::after_commit`, `events::erased_page`,
 //! `events::erased_records`, `feed::before_commit`, `feed::after_commit`, `subscriptions::before_copy`,
 //! `subscriptions::before_commit`, `subscriptions::after_commit`, `projections::before_commit`,

@@ -14,6 +14,7 @@ use lapin::{BasicProperties, Channel, ConnectionStatus};
 #[cfg(doc)]
 use postrider_relay::sink::PublishFailure;
 use postrider_relay::sink::{PublishError, SinkDown};
+use postrider_store::failpoint;
 use tokio::sync::{Mutex, MutexGuard, Semaphore};
 
 use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND};
@@ -25,7 +26,7 @@ use crate::rabbitmq::refused_targets::refused;
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often an exchange is asked for until the broker's reply is known.
-const MAX_TRIES: usize = 4;
+const MAX_TRIES: usize = 2;
 
 /// A header for exchanges of the type `x-recent-history`.
 const NO_STORE: &str = "x-recent-history-no-store";
@@ -207,6 +208,18 @@ impl ControlConnection {
     }
 }
 
+/// What a look-up found out about an exchange.
+#[derive(Debug)]
+pub(super) enum LookedUp {
+    /// Messages to it are accepted.
+    Accepted,
+    /// The broker refused the message, with this reply.
+    Refused { code: u16, reply_text: String },
+    /// The broker closed the channel, and its reply was lost. Only a message of the exchange's own, in confirm mode,
+    /// gets the reply for certain.
+    Unknown,
+}
+
 /// The right to one look-up: one at a time, so that records for a missing exchange close one channel.
 pub(super) struct LookUp<'a> {
     control: &'a ControlConnection,
@@ -216,15 +229,12 @@ pub(super) struct LookUp<'a> {
 impl LookUp<'_> {
     /// Asks whether messages to an exchange are accepted: the broker checks exchange and permission when one is
     /// published in a transaction, and queues it at the commit, which never comes. (An exchange that stores messages
-    /// when it routes them gets a header against that.) The inner error is the broker's reply to this request.
+    /// when it routes them gets a header against that.)
     ///
     /// # Errors
     ///
-    /// No reply.
-    pub(super) async fn run(
-        mut self,
-        exchange: &ShortString,
-    ) -> Result<Result<(), (u16, String)>, SinkDown> {
+    /// There is no connection, or no channel on it.
+    pub(super) async fn run(mut self, exchange: &ShortString) -> Result<LookedUp, SinkDown> {
         let control = self.control;
         // (In a box, since it is part of the future of each publish.)
         let asking = Box::pin(async {
@@ -236,18 +246,16 @@ impl LookUp<'_> {
                     None => control.open_look_up_channel().await?,
                 };
                 tries += 1;
-                let Err(error) = self.ask(channel, exchange).await else { return Ok(Ok(())) };
+                let Err(error) = self.ask(channel, exchange).await else {
+                    return Ok(LookedUp::Accepted);
+                };
                 match broker_error::reply(&error) {
-                    Some(reply) => return Ok(Err(reply)),
+                    Some((code, reply_text)) => {
+                        return Ok(LookedUp::Refused { code, reply_text });
+                    }
                     // The connection has ended since the last look-up, or the reply came too early.
                     None if tries < MAX_TRIES => {}
-                    None if control.is_connected() => {
-                        let text = format!(
-                            "a message to exchange '{exchange}' was refused, since it is missing, \
-                             internal or closed to the user"
-                        );
-                        return Ok(Err((NOT_FOUND, text)));
-                    }
+                    None if control.is_connected() => return Ok(LookedUp::Unknown),
                     None => return Err(SinkDown::new(broker_error::text(&error))),
                 }
             }
@@ -263,6 +271,7 @@ impl LookUp<'_> {
         // Which routing keys a topic permission covers, their messages find out.
         let routing_key = ShortString::default();
         channel.basic_publish(exchange.clone(), routing_key, options, &[], properties).await?;
+        failpoint::hit("rabbitmq::look_up_sent");
         // On a channel that the broker has closed by now, `lapin` reports its state and not the broker's reply. (A
         // request that is sent together with the message would overtake it: `lapin` sends messages last.)
         channel.tx_rollback().await?;

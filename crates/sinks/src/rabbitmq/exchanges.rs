@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use postrider_relay::sink::{PublishError, PublishFailure};
 
 use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND, Refusal, Scope};
-use crate::rabbitmq::control_connection::ControlConnection;
+use crate::rabbitmq::control_connection::{ControlConnection, LookedUp};
 use crate::rabbitmq::refused_targets::{ExchangeRefusal, RefusedTargets, refused};
 use crate::rabbitmq::rendering::Target;
 
@@ -53,8 +53,14 @@ impl Exchanges {
             Err(PublishError::new(PublishFailure::SinkDown, detail))
         };
         match look_up.run(name).await {
-            Ok(Ok(())) => {}
-            Ok(Err((code @ (ACCESS_REFUSED | NOT_FOUND), reply_text))) => {
+            Ok(LookedUp::Accepted) => {}
+            // Its messages are tried one by one, until one is accepted.
+            Ok(LookedUp::Unknown) => {
+                self.refused.suspect(name);
+                self.known.lock().insert(name.clone());
+                return Ok(());
+            }
+            Ok(LookedUp::Refused { code: code @ (ACCESS_REFUSED | NOT_FOUND), reply_text }) => {
                 let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
                 let refusal = broker_error::refusal(code, &reply_text, &target);
                 if refusal.scope == Scope::Exchange {
@@ -62,7 +68,9 @@ impl Exchanges {
                     return Err(refused(&reply_text));
                 }
             }
-            Ok(Err((_, reply_text))) => return cannot_look_up(&broker_error::quoted(&reply_text)),
+            Ok(LookedUp::Refused { reply_text, .. }) => {
+                return cannot_look_up(&broker_error::quoted(&reply_text));
+            }
             Err(down) => return cannot_look_up(&down),
         }
         self.refused.permit_exchange(name);

@@ -61,7 +61,7 @@ struct RefusedExchange {
     /// The exchange as a whole.
     whole: Option<PausedTarget>,
     routing_keys: HashMap<ShortString, PausedTarget>,
-    /// The routing keys that are known to be permitted; `None` if none was ever refused.
+    /// The routing keys that are known to be permitted; `None` while no other one needs a trial.
     permitted: Option<HashSet<ShortString>>,
     /// The routing keys that are being tried.
     trials: HashMap<ShortString, Arc<tokio::sync::Mutex<()>>>,
@@ -135,6 +135,14 @@ impl RefusedTargets {
         } else {
             ExchangeRefusal::Recent(refused(&whole.reply_text))
         })
+    }
+
+    /// Lets the first message of each routing key of an exchange be tried alone: the broker may refuse the exchange.
+    pub(super) fn suspect(&self, exchange: &ShortString) {
+        let mut refused = self.0.lock();
+        let exchange = refused.entry(exchange.clone()).or_default();
+        exchange.whole = None;
+        exchange.permitted.get_or_insert_default();
     }
 
     /// Forgets the refusal of an exchange as a whole: a look-up found it accepted.
@@ -242,6 +250,23 @@ mod tests {
         targets.permit(&target);
         assert_eq!(admit(&targets, &target), "allowed");
         assert!(targets.0.lock().is_empty());
+    }
+
+    #[test]
+    fn messages_are_tried_alone_until_a_suspected_exchange_accepts_one() {
+        let (targets, target) = (RefusedTargets::default(), to("events", "any"));
+        targets.note(&target, refusal(Scope::Exchange, false));
+        targets.suspect(&target.exchange);
+        assert_eq!(admit(&targets, &target), "untested");
+        assert!(!targets.is_allowed(&target));
+
+        targets.note(&target, refusal(Scope::Exchange, true));
+        assert_eq!(admit(&targets, &target), "refused");
+
+        targets.suspect(&target.exchange);
+        targets.permit(&target);
+        assert_eq!(admit(&targets, &target), "allowed");
+        assert_eq!(admit(&targets, &to("events", "other")), "allowed");
     }
 
     #[test]
