@@ -56,7 +56,7 @@ impl Exchanges {
             Ok(LookedUp::Accepted) => {}
             // Its messages are tried one by one, until one is accepted.
             Ok(LookedUp::Unknown) => {
-                self.refused.suspect(name);
+                self.refused.distrust(name);
                 self.known.lock().insert(name.clone());
                 return Ok(());
             }

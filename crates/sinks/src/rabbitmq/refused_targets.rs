@@ -138,7 +138,7 @@ impl RefusedTargets {
     }
 
     /// Lets the first message of each routing key of an exchange be tried alone: the broker may refuse the exchange.
-    pub(super) fn suspect(&self, exchange: &ShortString) {
+    pub(super) fn distrust(&self, exchange: &ShortString) {
         let mut refused = self.0.lock();
         let exchange = refused.entry(exchange.clone()).or_default();
         exchange.whole = None;
@@ -253,17 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_tried_alone_until_a_suspected_exchange_accepts_one() {
+    fn messages_are_tried_alone_until_a_distrusted_exchange_accepts_one() {
         let (targets, target) = (RefusedTargets::default(), to("events", "any"));
         targets.note(&target, refusal(Scope::Exchange, false));
-        targets.suspect(&target.exchange);
+        targets.distrust(&target.exchange);
         assert_eq!(admit(&targets, &target), "untested");
         assert!(!targets.is_allowed(&target));
 
         targets.note(&target, refusal(Scope::Exchange, true));
         assert_eq!(admit(&targets, &target), "refused");
 
-        targets.suspect(&target.exchange);
+        targets.distrust(&target.exchange);
         targets.permit(&target);
         assert_eq!(admit(&targets, &target), "allowed");
         assert_eq!(admit(&targets, &to("events", "other")), "allowed");
