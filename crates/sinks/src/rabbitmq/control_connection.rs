@@ -233,7 +233,7 @@ impl LookUp<'_> {
     ///
     /// # Errors
     ///
-    /// There is no connection, or no channel on it.
+    /// The connection cannot be opened, or no channel on it, or the broker has blocked it.
     pub(super) async fn run(mut self, exchange: &ShortString) -> Result<LookedUp, SinkDown> {
         let control = self.control;
         // (In a box, since it is part of the future of each publish.)

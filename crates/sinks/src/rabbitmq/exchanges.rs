@@ -2,7 +2,8 @@
 //!
 //! RabbitMQ closes the channel of a publish to an exchange that is missing, internal or closed to the user, and with it
 //! the link of all messages. So the first message to an exchange is looked up before, on the
-//! [`ControlConnection`]. An exchange that a later message finds missing or closed to the user closes the link once.
+//! [`ControlConnection`]. If the reply to the look-up is lost, messages are tried on channels of their own until one is
+//! accepted. An exchange that a later message finds missing or closed to the user closes the link once.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -53,13 +54,8 @@ impl Exchanges {
             Err(PublishError::new(PublishFailure::SinkDown, detail))
         };
         match look_up.run(name).await {
-            Ok(LookedUp::Accepted) => {}
-            // Its messages are tried one by one, until one is accepted.
-            Ok(LookedUp::Unknown) => {
-                self.refused.distrust(name);
-                self.known.lock().insert(name.clone());
-                return Ok(());
-            }
+            Ok(LookedUp::Accepted) => self.refused.permit_exchange(name),
+            Ok(LookedUp::Unknown) => self.refused.distrust(name),
             Ok(LookedUp::Refused { code: code @ (ACCESS_REFUSED | NOT_FOUND), reply_text }) => {
                 let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
                 let refusal = broker_error::refusal(code, &reply_text, &target);
@@ -67,13 +63,13 @@ impl Exchanges {
                     self.note_refusal(&target, refusal);
                     return Err(refused(&reply_text));
                 }
+                self.refused.permit_exchange(name);
             }
             Ok(LookedUp::Refused { reply_text, .. }) => {
                 return cannot_look_up(&broker_error::quoted(&reply_text));
             }
             Err(down) => return cannot_look_up(&down),
         }
-        self.refused.permit_exchange(name);
         self.known.lock().insert(name.clone());
         Ok(())
     }

@@ -4,7 +4,8 @@
 //! of all messages. So nothing is sent to a refused exchange until a look-up finds it accepted, and a refused routing
 //! key is not published to again on that channel. Once one routing key of an exchange was refused, every other one is
 //! tested first: its first message is sent on a channel of its own. (A routing key may contain an id: each new one that
-//! is forbidden would close the channel of the others again.)
+//! is forbidden would close the channel of the others again.) So is every one of an exchange whose look-up had no reply,
+//! until one is accepted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,8 +39,8 @@ pub(super) enum Admission {
     Refused(PublishError),
     /// On a trial channel: the routing key was forbidden some time ago, and may be permitted since.
     Trial,
-    /// Other routing keys of the exchange are forbidden, and this one was never tried. The holder of the lock
-    /// tries it.
+    /// Other routing keys of the exchange are forbidden, or its look-up had no reply, and this one was never tried. The
+    /// holder of the lock tries it.
     Untested(Arc<tokio::sync::Mutex<()>>),
 }
 
@@ -61,7 +62,7 @@ struct RefusedExchange {
     /// The exchange as a whole.
     whole: Option<PausedTarget>,
     routing_keys: HashMap<ShortString, PausedTarget>,
-    /// The routing keys that are known to be permitted; `None` while no other one needs a trial.
+    /// The routing keys that are known to be permitted, where every other one must be tried; else `None`.
     permitted: Option<HashSet<ShortString>>,
     /// The routing keys that are being tried.
     trials: HashMap<ShortString, Arc<tokio::sync::Mutex<()>>>,
@@ -137,7 +138,7 @@ impl RefusedTargets {
         })
     }
 
-    /// Lets the first message of each routing key of an exchange be tried alone: the broker may refuse the exchange.
+    /// Lets the first message of each routing key of an exchange be tried alone: its look-up had no reply.
     pub(super) fn distrust(&self, exchange: &ShortString) {
         let mut refused = self.0.lock();
         let exchange = refused.entry(exchange.clone()).or_default();
