@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::support::command_line::PLANTED;
 use crate::support::outbox::TestOutbox;
 use crate::support::ports::free_port;
-use crate::support::process::{Postrider, call, call_with};
+use crate::support::process::{Postrider, call, call_with, command, finish};
 use crate::support::queue::{Queue, mongo_settings, stdout_settings};
 use serde_json::{Value, json};
 
@@ -28,9 +28,17 @@ async fn check(settings: &[String]) -> Found {
 }
 
 async fn check_at(listen: &str, settings: &[String]) -> Found {
+    check_with(listen, settings, "").await
+}
+
+/// Checks with these fail points.
+async fn check_with(listen: &str, settings: &[String], fail_points: &str) -> Found {
     let listen = format!("ops.listen={listen}");
     let settings = [settings, &[listen]].concat();
-    let ended = call_with(&settings, &["check", "--output", "json"]).await;
+    let mut command = command(&["check", "--output", "json"]);
+    settings.iter().for_each(|setting| _ = command.args(["--set", setting]));
+    command.env("FAILPOINTS", fail_points);
+    let ended = finish(command).await;
     assert!(ended.is_free_of(PLANTED), "{ended}");
     let Value::Array(findings) = ended.json() else { panic!("{ended}") };
     for finding in &findings {

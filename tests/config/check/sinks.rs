@@ -5,7 +5,7 @@ use std::path::Path;
 use bson::doc;
 use postrider::sink::file::storage::{RotatedFile, Storage};
 
-use crate::check::{Found, PLANTED, check, with};
+use crate::check::{Found, PLANTED, check, check_with, with};
 use crate::support::kafka::brokers;
 use crate::support::kafka::topic::Topic;
 use crate::support::outbox::{TestOutbox, record};
@@ -89,6 +89,27 @@ async fn every_configured_exchange_is_looked_up_and_none_is_created() {
     made.is_good("sink r destinations", "x.{tenantId} depends on the record");
     assert_eq!(made.code, Some(0), "{:#?}", made.findings);
     still.only("sink r destinations", "by-route", "create it, list it in");
+}
+
+/// Regression: an exchange counted as existing if the broker's reply to its look-up was lost, which is so whenever it
+/// arrives before the next request.
+#[fixture::test]
+async fn a_missing_exchange_is_found_missing_however_early_the_reply_arrives() {
+    let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
+    vhost.amqp_client().await.topic("there").await;
+    let sink = format!("sinks.r.uri={}", vhost.uri());
+    let sink = ["sinks.r.kind=rabbitmq", "relay.default_sink=r", &sink];
+    let routes = "routes=[{ type = \"A\", destination = \"there\" }, \
+                  { type = \"B\", destination = \"missing\" }]";
+    let settings = with(&stdout_settings(&outbox), &[&sink[..], &[routes]].concat());
+
+    let found = check_with("127.0.0.1:0", &settings, "rabbitmq::look_up_sent=sleep(100)").await;
+
+    found.only(
+        "sink r destinations",
+        "exchange \"missing\": the broker replied: NOT_FOUND",
+        "create it",
+    );
 }
 
 #[fixture::test]

@@ -132,7 +132,7 @@ async fn closed_and_internal_exchanges_do_not_take_the_sink_down() {
 /// The broker's reply to a look-up is lost whenever it arrives before the next request on that channel. Regression: then
 /// the exchange counted as refused, also if only the routing key of the look-up was forbidden.
 #[fixture::test]
-async fn an_exchange_whose_look_up_has_no_reply_is_refused_by_its_messages_only() {
+async fn a_lost_reply_to_a_look_up_is_asked_for_again() {
     refuse_exchanges("rabbitmq::look_up_sent=sleep(100)").await;
 }
 

@@ -24,7 +24,7 @@ pub(super) const ACCESS_REFUSED: u16 = 403;
 /// `not-found`: the exchange was removed between look-up and publish.
 pub(super) const NOT_FOUND: u16 = 404;
 /// `precondition-failed`: also RabbitMQ's reply to a message above its `max_message_size`.
-const PRECONDITION_FAILED: u16 = 406;
+pub(super) const PRECONDITION_FAILED: u16 = 406;
 /// `channel-error`: a frame for a channel that is not open.
 const CHANNEL_ERROR: u16 = 504;
 /// `resource-error`: the broker lacks something.

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::options::{BasicPublishOptions, BasicQosOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, ConnectionStatus};
 #[cfg(doc)]
@@ -17,16 +19,13 @@ use postrider_relay::sink::{PublishError, SinkDown};
 use postrider_store::failpoint;
 use tokio::sync::{Mutex, MutexGuard, Semaphore};
 
-use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND};
+use crate::rabbitmq::broker_error::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
 use crate::rabbitmq::config::RabbitMqSettings;
 use crate::rabbitmq::connection::Connection;
 use crate::rabbitmq::refused_targets::refused;
 
 /// How often the control connection is checked while a look-up waits.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// How often an exchange is asked for until the broker's reply is known.
-const MAX_TRIES: usize = 2;
 
 /// A header for exchanges of the type `x-recent-history`.
 const NO_STORE: &str = "x-recent-history-no-store";
@@ -136,14 +135,32 @@ impl ControlConnection {
         Ok(channel)
     }
 
-    fn is_connected(&self) -> bool {
-        self.status.lock().as_ref().is_some_and(ConnectionStatus::connected)
-    }
-
     async fn open_look_up_channel(&self) -> Result<Channel, SinkDown> {
         let channel = self.open_channel().await?;
         channel.tx_select().await.map_err(|error| self.failed(&error))?;
         Ok(channel)
+    }
+
+    /// Asks whether messages to an exchange are accepted by one that the broker always refuses: its expiration is not a
+    /// number, which the broker checks after exchange and permission. `lapin` reports the reply as the message's confirm,
+    /// whenever it arrives. (Not the first way to ask, since the broker logs an error and closes a channel each time.)
+    async fn provoke_reply(&self, exchange: &ShortString) -> Result<LookedUp, SinkDown> {
+        let channel = self.open_channel().await?;
+        let refusing = async {
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            let properties = BasicProperties::default().with_expiration("none".into());
+            let options = BasicPublishOptions::default();
+            let routing_key = ShortString::default();
+            let publish =
+                channel.basic_publish(exchange.clone(), routing_key, options, &[], properties);
+            publish.await?.await
+        };
+        let Err(error) = refusing.await else { return Ok(LookedUp::Accepted) };
+        match broker_error::reply(&error) {
+            Some((PRECONDITION_FAILED, _)) => Ok(LookedUp::Accepted),
+            Some((code, reply_text)) => Ok(LookedUp::Refused { code, reply_text }),
+            None => Err(SinkDown::new(broker_error::text(&error))),
+        }
     }
 
     /// Waits for the result of a request until the broker blocks the connection.
@@ -215,9 +232,6 @@ pub(super) enum LookedUp {
     Accepted,
     /// The broker refused the message, with this reply.
     Refused { code: u16, reply_text: String },
-    /// The broker closed the channel, and its reply was lost. Only a message of the exchange's own, in confirm mode,
-    /// gets the reply for certain.
-    Unknown,
 }
 
 /// The right to one look-up: one at a time, so that records for a missing exchange close one channel.
@@ -238,26 +252,18 @@ impl LookUp<'_> {
         let control = self.control;
         // (In a box, since it is part of the future of each publish.)
         let asking = Box::pin(async {
-            let mut idle = self.idle_channel.take().filter(|channel| channel.status().connected());
-            let mut tries = 0;
-            loop {
-                let channel = match idle.take() {
-                    Some(channel) => channel,
-                    None => control.open_look_up_channel().await?,
-                };
-                tries += 1;
-                let Err(error) = self.ask(channel, exchange).await else {
-                    return Ok(LookedUp::Accepted);
-                };
-                match broker_error::reply(&error) {
-                    Some((code, reply_text)) => {
-                        return Ok(LookedUp::Refused { code, reply_text });
-                    }
-                    // The connection has ended since the last look-up, or the reply came too early.
-                    None if tries < MAX_TRIES => {}
-                    None if control.is_connected() => return Ok(LookedUp::Unknown),
-                    None => return Err(SinkDown::new(broker_error::text(&error))),
-                }
+            let idle = self.idle_channel.take().filter(|channel| channel.status().connected());
+            let channel = match idle {
+                Some(channel) => channel,
+                None => control.open_look_up_channel().await?,
+            };
+            let Err(error) = self.ask(channel, exchange).await else {
+                return Ok(LookedUp::Accepted);
+            };
+            match broker_error::reply(&error) {
+                Some((code, reply_text)) => Ok(LookedUp::Refused { code, reply_text }),
+                // The connection has ended since the last look-up, or the reply came too early.
+                None => control.provoke_reply(exchange).await,
             }
         });
         control.unless_blocked(asking).await

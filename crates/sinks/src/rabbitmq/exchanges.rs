@@ -2,8 +2,7 @@
 //!
 //! RabbitMQ closes the channel of a publish to an exchange that is missing, internal or closed to the user, and with it
 //! the link of all messages. So the first message to an exchange is looked up before, on the
-//! [`ControlConnection`]. If the reply to the look-up is lost, messages are tried on channels of their own until one is
-//! accepted. An exchange that a later message finds missing or closed to the user closes the link once.
+//! [`ControlConnection`]. An exchange that a later message finds missing or closed to the user closes the link once.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -55,7 +54,6 @@ impl Exchanges {
         };
         match look_up.run(name).await {
             Ok(LookedUp::Accepted) => self.refused.permit_exchange(name),
-            Ok(LookedUp::Unknown) => self.refused.distrust(name),
             Ok(LookedUp::Refused { code: code @ (ACCESS_REFUSED | NOT_FOUND), reply_text }) => {
                 let target = Target { exchange: name.clone(), routing_key: ShortString::default() };
                 let refusal = broker_error::refusal(code, &reply_text, &target);

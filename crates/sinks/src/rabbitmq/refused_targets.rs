@@ -4,8 +4,7 @@
 //! of all messages. So nothing is sent to a refused exchange until a look-up finds it accepted, and a refused routing
 //! key is not published to again on that channel. Once one routing key of an exchange was refused, every other one is
 //! tested first: its first message is sent on a channel of its own. (A routing key may contain an id: each new one that
-//! is forbidden would close the channel of the others again.) So is every one of an exchange whose look-up had no reply,
-//! until one is accepted.
+//! is forbidden would close the channel of the others again.)
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -39,8 +38,8 @@ pub(super) enum Admission {
     Refused(PublishError),
     /// On a trial channel: the routing key was forbidden some time ago, and may be permitted since.
     Trial,
-    /// Other routing keys of the exchange are forbidden, or its look-up had no reply, and this one was never tried. The
-    /// holder of the lock tries it.
+    /// Other routing keys of the exchange are forbidden, and this one was never tried. The holder of the lock
+    /// tries it.
     Untested(Arc<tokio::sync::Mutex<()>>),
 }
 
@@ -62,7 +61,7 @@ struct RefusedExchange {
     /// The exchange as a whole.
     whole: Option<PausedTarget>,
     routing_keys: HashMap<ShortString, PausedTarget>,
-    /// The routing keys that are known to be permitted, where every other one must be tried; else `None`.
+    /// The routing keys that are known to be permitted; `None` if none was ever refused.
     permitted: Option<HashSet<ShortString>>,
     /// The routing keys that are being tried.
     trials: HashMap<ShortString, Arc<tokio::sync::Mutex<()>>>,
@@ -136,14 +135,6 @@ impl RefusedTargets {
         } else {
             ExchangeRefusal::Recent(refused(&whole.reply_text))
         })
-    }
-
-    /// Lets the first message of each routing key of an exchange be tried alone: its look-up had no reply.
-    pub(super) fn distrust(&self, exchange: &ShortString) {
-        let mut refused = self.0.lock();
-        let exchange = refused.entry(exchange.clone()).or_default();
-        exchange.whole = None;
-        exchange.permitted.get_or_insert_default();
     }
 
     /// Forgets the refusal of an exchange as a whole: a look-up found it accepted.
@@ -251,23 +242,6 @@ mod tests {
         targets.permit(&target);
         assert_eq!(admit(&targets, &target), "allowed");
         assert!(targets.0.lock().is_empty());
-    }
-
-    #[test]
-    fn messages_are_tried_alone_until_a_distrusted_exchange_accepts_one() {
-        let (targets, target) = (RefusedTargets::default(), to("events", "any"));
-        targets.note(&target, refusal(Scope::Exchange, false));
-        targets.distrust(&target.exchange);
-        assert_eq!(admit(&targets, &target), "untested");
-        assert!(!targets.is_allowed(&target));
-
-        targets.note(&target, refusal(Scope::Exchange, true));
-        assert_eq!(admit(&targets, &target), "refused");
-
-        targets.distrust(&target.exchange);
-        targets.permit(&target);
-        assert_eq!(admit(&targets, &target), "allowed");
-        assert_eq!(admit(&targets, &to("events", "other")), "allowed");
     }
 
     #[test]
