@@ -30,8 +30,8 @@ async fn run_outage(trouble: Fault) {
     let arrivals = QueueConsumer::at(&outage.vhost.uri(), "taken").await;
     let to_broker = FaultProxy::to_address(address(&outage.vhost.uri())).await;
     let to_mongodb = FaultProxy::to(&host_of(&mongodb_uri())).await;
-    // A publish may take nearly as long as its lease.
-    let more = ["relay.lease=2s", "sinks.rabbit.timeout=1900ms", "relay.max_attempts=3"];
+    // A publish may take nearly as long as its lease, and both longer than the test until the fault begins.
+    let more = ["relay.lease=8s", "sinks.rabbit.timeout=7500ms", "relay.max_attempts=3"];
     let uri = at(&outage.vhost.uri(), to_broker.address());
     let mongo = format!("mongo.uri={}", to_mongodb.mongodb_uri(""));
     let through_proxy = owned(&[&mongo, &format!("mongo.database={}", outbox.database)]);
