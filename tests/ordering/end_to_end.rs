@@ -24,7 +24,7 @@ fn settings(outbox: &TestOutbox, uri: &str, queue: &str) -> Vec<String> {
         "sinks.rabbit.timeout=1s",
         "relay.lease=2s",
         // A crash leaves up to twelve batches whose records go one by one.
-        "relay.batch_size=80",
+        "relay.batch_size=40",
         "relay.poll_interval=100ms",
         "relay.sink_probe_interval_max=500ms",
         "relay.backoff.kind=fixed",
@@ -165,10 +165,10 @@ async fn rabbitmq_receives_all_in_order_through_five_kills() {
     let queue = unique("test_kills_");
     let arrivals = QueueConsumer::at(&amqp_uri(), &queue).await;
     let settings = settings(&outbox, &amqp_uri(), &queue);
-    let (mut relay, committed) = relay_with_five_deaths(&outbox, &settings, 20_000).await;
+    let (mut relay, committed) = relay_with_five_deaths(&outbox, &settings, 8_000).await;
 
-    until_done(&outbox, 20_000).await;
-    arrivals.until(20_000).await;
+    until_done(&outbox, 8_000).await;
+    arrivals.until(8_000).await;
     relay.stop().await;
     let stored = read_back(&outbox.collections).await;
     let stored_ids: BTreeSet<String> = stored.iter().map(|record| record.id.clone()).collect();
