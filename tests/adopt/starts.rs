@@ -195,6 +195,13 @@ async fn two_bridges_copy_behind_many_refused_documents() {
 
     let mut first = test.start(&["--old-relay-stopped"], "");
     let mut second = test.start(&["--old-relay-stopped"], "");
+    // A busy machine takes a minute for each half of them.
+    let refused = "postrider_adopt_skipped_total{reason=\"refused\"}";
+    eventually("half of the refusals", async || {
+        let counts = [first.metric(refused).await, second.metric(refused).await];
+        counts.into_iter().flatten().sum::<f64>() >= 500.0
+    })
+    .await;
     test.until_copied(3).await;
 
     first.stop().await;
