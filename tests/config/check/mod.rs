@@ -36,7 +36,9 @@ async fn check_with(listen: &str, settings: &[String], fail_points: &str) -> Fou
     let listen = format!("ops.listen={listen}");
     let settings = [settings, &[listen]].concat();
     let mut command = command(&["check", "--output", "json"]);
-    settings.iter().for_each(|setting| _ = command.args(["--set", setting]));
+    for setting in &settings {
+        command.args(["--set", setting]);
+    }
     command.env("FAILPOINTS", fail_points);
     let ended = finish(command).await;
     assert!(ended.is_free_of(PLANTED), "{ended}");
