@@ -78,11 +78,11 @@ impl Members {
 async fn document_that_a_new_primary_does_not_show_yet_is_copied_in_its_order() {
     let mut members = Members::start().await;
     members.put(0).await;
-    // The new primary gets the scan.
+    // The new primary gets the scan: an election takes longer than the pause, and the kill does not.
     let held_back = members.hold_back().await;
     members.put(1).await;
     let mut bridge =
-        members.test.start(&["--old-relay-stopped"], "adopt::before_scan=1*sleep(2000)->off");
+        members.test.start(&["--old-relay-stopped"], "adopt::before_scan=1*sleep(8000)->off");
     bridge.until_logged("scanning the other outbox").await;
     members.fail_over(&held_back).await;
     members.test.until_copied(2).await;
