@@ -78,7 +78,7 @@ impl Members {
 async fn document_that_a_new_primary_does_not_show_yet_is_copied_in_its_order() {
     let mut members = Members::start().await;
     members.put(0).await;
-    // The new primary gets the scan: an election takes longer than the pause, and the kill does not.
+    // The new primary gets the scan: the kill takes less than the pause.
     let held_back = members.hold_back().await;
     members.put(1).await;
     let mut bridge =
