@@ -9,7 +9,7 @@ use crate::support::environment::unique;
 use crate::support::history::{Arrival, content, judge, read_back};
 use crate::support::kafka::{self, topic::Topic};
 use crate::support::outbox::{TestOutbox, eventually, record};
-use crate::support::process::{Postrider, command};
+use crate::support::process::{Postrider, run_with};
 use crate::support::queue::{amqp_uri, mongo_settings};
 use crate::support::queue_consumer::QueueConsumer;
 use bson::{Bson, Document, doc};
@@ -37,11 +37,7 @@ fn settings(outbox: &TestOutbox, uri: &str, queue: &str) -> Vec<String> {
 
 /// A relay that kills itself at a named place (`FAILPOINTS`).
 fn start_with_fail_point(settings: &[String], fail_point: &str) -> Postrider {
-    let mut command = command(&["run", "--set", "ops.listen=127.0.0.1:0"]);
-    command.args(["--set", "log.format=json"]);
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
+    let mut command = run_with(settings);
     command.env("FAILPOINTS", fail_point);
     Postrider::of(command)
 }

@@ -57,11 +57,16 @@ pub async fn call(arguments: &[&str]) -> Ended {
 
 /// The same with settings, as `--set` takes them.
 pub async fn call_with(settings: &[String], arguments: &[&str]) -> Ended {
+    finish(command_with(settings, arguments)).await
+}
+
+/// A [`command`] with settings, as `--set` takes them.
+pub fn command_with(settings: &[String], arguments: &[&str]) -> Command {
     let mut command = command(arguments);
     for setting in settings {
         command.args(["--set", setting]);
     }
-    finish(command).await
+    command
 }
 
 /// Runs a command that the caller built, such as with an environment of its own.
@@ -190,11 +195,7 @@ fn collect(from: impl Read + Send + 'static, to: Arc<Mutex<String>>) -> JoinHand
 /// `run` with these settings, as [`Postrider::start`] starts it.
 pub fn run_with(settings: &[String]) -> Command {
     let always = ["ops.listen=127.0.0.1:0".to_owned(), "log.format=json".to_owned()];
-    let mut command = command(&["run"]);
-    for setting in always.iter().chain(settings) {
-        command.args(["--set", setting]);
-    }
-    command
+    command_with(&[&always, settings].concat(), &["run"])
 }
 
 /// A running `postrider run`. Its ops server listens on a port of its own choice, and it logs JSON.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::support::command_line::PLANTED;
 use crate::support::outbox::TestOutbox;
 use crate::support::ports::free_port;
-use crate::support::process::{Postrider, call, call_with, command, finish};
+use crate::support::process::{Postrider, call, call_with, command_with, finish};
 use crate::support::queue::{Queue, mongo_settings, stdout_settings};
 use serde_json::{Value, json};
 
@@ -35,10 +35,7 @@ async fn check_at(listen: &str, settings: &[String]) -> Found {
 async fn check_with(listen: &str, settings: &[String], fail_points: &str) -> Found {
     let listen = format!("ops.listen={listen}");
     let settings = [settings, &[listen]].concat();
-    let mut command = command(&["check", "--output", "json"]);
-    for setting in &settings {
-        command.args(["--set", setting]);
-    }
+    let mut command = command_with(&settings, &["check", "--output", "json"]);
     command.env("FAILPOINTS", fail_points);
     let ended = finish(command).await;
     assert!(ended.is_free_of(PLANTED), "{ended}");
