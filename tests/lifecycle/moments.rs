@@ -13,8 +13,8 @@ use crate::support::rabbitmq::address;
 use crate::support::schema::BareDatabase;
 use crate::util::{backlog, instances, with};
 
-/// The end of a process of a debug build, on a busy machine: far less than `relay.shutdown_timeout`.
-const AT_ONCE_LIMIT: Duration = Duration::from_secs(8);
+/// The end of a process of a debug build, on a busy machine.
+const AT_ONCE_LIMIT: Duration = Duration::from_secs(3);
 
 async fn assert_stops_at_once(mut postrider: Postrider) {
     let stopping = Instant::now();

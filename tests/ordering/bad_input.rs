@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::broker::Broker;
 use crate::support::outbox::{TestOutbox, eventually, record};
 use crate::support::process::{Postrider, call_with};
-use crate::support::queue::mongo_settings;
+use crate::support::queue::{mongo_settings, patient_settings};
 use crate::support::rabbitmq::amqp_client::{AmqpClient, id};
 use crate::support::rabbitmq::vhost::{PASSWORD, Vhost};
 use bson::oid::ObjectId;
@@ -557,12 +557,6 @@ async fn a_validator_that_forbids_the_lease_is_logged_once() {
     assert!(out.find(r#""id":"s1""#) < out.find(r#""id":"s2""#), "{out}");
 }
 
-/// A relay whose heartbeats are late gives its partitions up, and takes them again: it then knows nothing of what was
-/// refused before.
-fn patient() -> Vec<String> {
-    ["partitions.heartbeat=20s", "partitions.stale_after=60s"].map(str::to_owned).to_vec()
-}
-
 /// This validator permits the lease, and neither a failure nor a death. It holds up only the keys
 /// of these records.
 #[fixture::test]
@@ -585,7 +579,8 @@ async fn a_validator_that_forbids_outcomes_holds_up_their_keys_alone() {
     outbox.insert(refused).await;
     outbox.insert((0..1_000).map(|n| record(&format!("{n}"), &format!("k{}", n % 50)))).await;
 
-    let mut relay = Postrider::start(&[settings(&outbox, &vhost.uri()), patient()].concat());
+    let mut relay =
+        Postrider::start(&[settings(&outbox, &vhost.uri()), patient_settings()].concat());
     outbox.until_count(doc! { "status": "done" }, 1_000).await;
     relay.until_metric("postrider_blocked_keys{reason=\"refused\"}", |keys| keys == 8.0).await;
     let report = relay.readyz().await.1;
@@ -633,7 +628,7 @@ async fn a_record_that_cannot_be_marked_done_is_published_once() {
     outbox.insert((0..50).map(|n| record(&format!("{n}"), &format!("k{}", n % 5)))).await;
     let own =
         ["sinks.out.kind=stdout", "sinks.out.timeout=1s", "relay.lease=3s"].map(str::to_owned);
-    let settings = [mongo_settings(&outbox.database), own.to_vec(), patient()];
+    let settings = [mongo_settings(&outbox.database), own.to_vec(), patient_settings()];
 
     let mut relay = Postrider::start(&settings.concat());
     outbox.until_count(doc! { "status": "done", "attempt": 1 }, 50).await;

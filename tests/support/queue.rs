@@ -32,6 +32,12 @@ pub fn mongo_settings(database: &str) -> Vec<String> {
     ]
 }
 
+/// Settings of a relay whose heartbeats a busy machine may delay for long. Otherwise it gives its partitions up, takes them
+/// again, and then knows nothing of what was refused before.
+pub fn patient_settings() -> Vec<String> {
+    ["partitions.heartbeat=20s", "partitions.stale_after=60s"].map(str::to_owned).to_vec()
+}
+
 /// A queue with a name of its own. It is removed when the test passes.
 pub struct Queue {
     pub name: String,

@@ -142,6 +142,7 @@ async fn excess_appends_are_refused_and_queued_ones_answered() {
             None => in_queue.push(answer),
             other => panic!("{other:?}"),
         }
+        assert!(in_queue.len() < 100_000, "none is turned away");
     }
 
     let answers = join_all(in_queue).await;
