@@ -39,8 +39,8 @@ use crate::relay::Relay;
 use crate::relay::metrics::RelayMetrics;
 use crate::relay::report::RelayReport;
 use crate::run::health::{
-    watch_change_stream, watch_draining, watch_feed, watch_partitions, watch_relay, watch_sinks,
-    watch_store,
+    watch_change_stream, watch_draining, watch_feed, watch_partitions, watch_pools, watch_relay,
+    watch_sinks, watch_store,
 };
 use crate::run::instance::{
     Instance, RelayComponents, SHUTDOWN_GRACE, until_broken, until_replaced,
@@ -162,6 +162,7 @@ async fn work(
     };
     let instance = Instance::start(plan, id, prepared, health, stop);
     watch_store(health, instance.heartbeat.pulse());
+    watch_pools(health);
     if let Some(status) = &instance.sequencing.status {
         watch_feed(health, status.clone());
     }

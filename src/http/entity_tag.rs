@@ -1,14 +1,15 @@
 //! Versions as entity tags (RFC 9110): `ETag` of answers, `If-None-Match` of reads, and the conditions
 //! of writes.
 
-use axum::Json;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::IntoParams;
 
 use crate::events::{Expected, Flaw};
+use crate::http::answers::Turn;
 use crate::http::headers::read_single;
+use crate::http::problem::Problem;
 
 const IF_MATCH: &str = "If-Match";
 const IF_NONE_MATCH: &str = "If-None-Match";
@@ -38,11 +39,20 @@ impl EntityTag {
     }
 
     /// Answers a read: 304 to a client that has this version already.
-    pub fn answer<T: Serialize>(self, headers: &HeaderMap, body: T) -> Response {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Turn::json`].
+    pub async fn answer<T: Serialize>(
+        self,
+        headers: &HeaderMap,
+        turn: Turn,
+        body: &T,
+    ) -> Result<Response, Problem> {
         if self.is_known_to(headers) {
-            return self.not_modified();
+            return Ok(self.not_modified());
         }
-        (self.header(), Json(body)).into_response()
+        Ok((self.header(), turn.json(body).await?).into_response())
     }
 
     /// The answer to a client that has this version already.

@@ -6,12 +6,13 @@
 //!   → request id, permit, time limit, panics                        middleware
 //!     → route → Call<scope, path, query>, Body, Command: types      extract, headers, params, auth, command
 //!       → the call        events, snapshots, queries, feed, subscriptions, prepare, outbox, fleet
-//!     ← a type as JSON, or problem+json           list, stream, stored, entity_tag, problem
+//!     ← a type as JSON, or problem+json           answers, list, stream, stored, entity_tag, problem
 //! ```
 //!
 //! A call is a function with `#[utoipa::path]`, from which its route and its part of `/openapi.json`
 //! come.
 
+mod answers;
 pub mod auth;
 mod command;
 pub mod config;
@@ -50,7 +51,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::http::problem::Problem;
 
 pub use server::{ApiServer, StartError};
-pub use state::{Api, Services};
+pub use state::{Api, Reading, Services};
 
 /// How the API ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

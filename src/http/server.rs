@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::http::answers::SEND_BUFFER_BYTES;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
 use crate::http::state::{Api, ApiState};
@@ -168,6 +169,7 @@ impl ApiServer {
         async move {
             // A client that stops reading is reset by TCP_USER_TIMEOUT, so that it cannot hold a permit.
             let _ = stream.set_nodelay(true);
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
             let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
             let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
             match acceptor {

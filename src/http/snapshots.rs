@@ -9,6 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::events::json::{IdText, JsonObject, Request, Time};
+use crate::http::answers::Answering;
 use crate::http::entity_tag::EntityTag;
 use crate::http::extract::{AppendScope, Body, Call, ReadScope};
 use crate::http::params::{AggregatePath, Bounded, TenantQuery};
@@ -128,7 +129,9 @@ struct SnapshotAnswer {
 )]
 async fn load_snapshot(
     call: Call<ReadScope, AggregatePath, TenantQuery>,
+    answering: Answering,
 ) -> Result<impl IntoResponse, Problem> {
+    let turn = answering.turn().await?;
     let AggregatePath { name, id } = call.path;
     let events = call.state.event_store()?;
     let context = events.context();
@@ -150,7 +153,7 @@ async fn load_snapshot(
         aggregate_name: name.to_string(),
         snapshot,
     };
-    Ok((tag, Json(answer)))
+    Ok((tag, turn.json(&answer).await?))
 }
 
 impl From<SnapshotError> for Problem {

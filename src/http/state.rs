@@ -7,10 +7,12 @@ use axum::http::request::Parts;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::context::Context;
 use crate::events::EventStore;
 use crate::events::feed::Feed;
 use crate::events::query::QueryService;
 use crate::events::subscriptions::Subscriptions;
+use crate::http::answers::Answers;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
 use crate::http::problem::Problem;
@@ -38,6 +40,8 @@ pub struct ApiState {
     pub(super) permits: Arc<Semaphore>,
     /// Cancelled when the API stops accepting requests.
     pub(super) stop: CancellationToken,
+    /// What answers may hold.
+    pub(super) answers: Arc<Answers>,
     /// A permit for each client that waits for events of the feed.
     readers: Arc<Semaphore>,
     services: OnceLock<Services>,
@@ -52,12 +56,23 @@ pub struct Services {
     pub fleet: Fleet,
     /// The event store, where this process hosts one.
     pub events: Option<EventStore>,
-    /// Queries of the event store.
-    pub queries: Option<QueryService>,
+    /// Reads for answers that clients may take slowly.
+    pub reading: Option<Reading>,
     /// The feed, where it is enabled.
     pub feed: Option<Feed>,
     /// Wakes the relay of this process for records that are enqueued here.
     pub wake: Option<Wakeup>,
+}
+
+/// Reads by a pool of connections of their own: no number of them delays an append.
+#[derive(Clone)]
+pub struct Reading {
+    /// The databases.
+    pub context: Context,
+    /// Queries of the event store.
+    pub queries: QueryService,
+    /// The feed, where it is enabled.
+    pub feed: Option<Feed>,
 }
 
 impl ApiState {
@@ -75,6 +90,7 @@ impl ApiState {
             timeout: config.timeout,
             permits: Arc::new(Semaphore::new(config.max_concurrent)),
             stop,
+            answers: Arc::default(),
             readers: Arc::new(Semaphore::new(max_readers)),
             services: OnceLock::new(),
         }
@@ -118,8 +134,17 @@ impl ApiState {
     ///
     /// As [`event_store`](Self::event_store).
     pub(super) fn queries(&self) -> Result<&QueryService, Problem> {
+        Ok(&self.reading()?.queries)
+    }
+
+    /// Reads for answers that clients may take slowly.
+    ///
+    /// # Errors
+    ///
+    /// As [`event_store`](Self::event_store).
+    pub(super) fn reading(&self) -> Result<&Reading, Problem> {
         self.event_store()?;
-        self.services()?.queries.as_ref().ok_or_else(Problem::internal)
+        self.services()?.reading.as_ref().ok_or_else(Problem::internal)
     }
 
     /// The feed.
@@ -128,10 +153,9 @@ impl ApiState {
     ///
     /// MongoDB has not been reached yet, or the feed is not enabled.
     pub(super) fn feed(&self) -> Result<&Feed, Problem> {
-        self.services()?
-            .feed
-            .as_ref()
-            .ok_or_else(|| Problem::not_found("feed.enabled = false: events have no positions"))
+        let missing = "feed.enabled = false: events have no positions";
+        let reading = self.services()?.reading.as_ref();
+        reading.and_then(|reading| reading.feed.as_ref()).ok_or_else(|| Problem::not_found(missing))
     }
 
     /// A permit to wait for events of the feed.

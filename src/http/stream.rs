@@ -1,21 +1,17 @@
-//! Streams long lists, no faster than the client receives them.
+//! Lists in their forms, no faster than the client takes them.
 
 use std::error::Error;
-use std::pin::Pin;
 
-use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
-use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, Stream, StreamExt};
+use axum::response::Response;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt};
 use serde::Serialize;
-use tracing::warn;
+use tokio_util::sync::CancellationToken;
 
-use crate::http::middleware::RequestPermit;
+use crate::http::answers::{Answering, PART_BYTES, Part, PartError, Parts};
 use crate::http::problem::Problem;
-use crate::telemetry::chain;
-
-/// The most items in one piece of the answer.
-const PIECE_ITEMS: usize = 100;
 
 /// The form of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,81 +67,57 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     })
 }
 
-/// Why an answer ends early.
-#[derive(Debug, thiserror::Error)]
-enum Cut<E> {
-    /// The items cannot be read.
-    #[error(transparent)]
-    Read(E),
-    /// An item has no JSON.
-    #[error("cannot encode an item")]
-    Encode(#[from] serde_json::Error),
-}
-
 /// An item with the cursor of the part that begins with it, which may have the cursor alone.
 type Item<T, E> = Result<(String, Option<T>), E>;
 
-struct Writing<S> {
-    items: Pin<Box<S>>,
+/// A list that is written an item at a time.
+struct ListParts<T, E> {
+    items: BoxStream<'static, Item<T, E>>,
     form: ListForm,
     limit: usize,
     written: usize,
     is_over: bool,
-    _permit: RequestPermit,
 }
 
 /// Answers with at most `limit` items. One more item is the beginning of the next part.
 ///
 /// # Errors
 ///
-/// The error of an item in the first piece. A later one cuts the answer, which began with 200.
+/// The errors of the first items. A later one cuts the answer, which began with 200.
 pub async fn streamed<T, E>(
-    items: impl Stream<Item = Item<T, E>> + Send + 'static,
+    items: BoxStream<'static, Item<T, E>>,
     limit: Option<u32>,
     form: ListForm,
-    permit: RequestPermit,
+    answering: Answering,
 ) -> Result<Response, Problem>
 where
     T: Serialize + Send + 'static,
     E: Error + Into<Problem> + Send + Sync + 'static,
 {
-    let mut items = Box::pin(items.ready_chunks(PIECE_ITEMS));
-    // Read before the status is sent, so that an early error is a problem.
-    let first = match items.next().await {
-        Some(first) => {
-            let first: Result<Vec<_>, E> = first.into_iter().collect();
-            Some(first.map_err(E::into)?)
-        }
-        None => None,
-    };
-    let first = stream::iter(first.map(Ok));
-    let rest = items.map(|piece| piece.into_iter().collect::<Result<Vec<_>, _>>());
-    let writing = Writing {
-        items: Box::pin(first.chain(rest)),
+    let parts = ListParts {
+        items,
         form,
         limit: limit.map_or(usize::MAX, |limit| limit as usize),
         written: 0,
         is_over: false,
-        _permit: permit,
     };
-    let pieces = stream::try_unfold(writing, |mut writing| async move {
-        let piece = writing.piece().await?;
-        Ok::<_, Cut<E>>(piece.map(|piece| (piece, writing)))
-    });
-    let pieces = pieces.inspect(|piece| {
-        if let Err(error) = piece {
-            warn!(
-                error = chain(error),
-                "failed to read the rest of a response; closing the connection"
-            );
-        }
-    });
-    let kind = [(header::CONTENT_TYPE, form.content_type())];
-    Ok((kind, Body::from_stream(pieces)).into_response())
+    answering.stream(form.content_type(), parts, CancellationToken::new()).await
 }
 
-impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Writing<S> {
-    async fn piece(&mut self) -> Result<Option<Bytes>, Cut<E>> {
+impl<T, E> Parts for ListParts<T, E>
+where
+    T: Serialize + Send + 'static,
+    E: Error + Into<Problem> + Send + Sync + 'static,
+{
+    type Error = E;
+
+    fn read(&mut self) -> BoxFuture<'_, Part<E>> {
+        self.read_items().boxed()
+    }
+}
+
+impl<T: Serialize, E> ListParts<T, E> {
+    async fn read_items(&mut self) -> Part<E> {
         if self.is_over {
             return Ok(None);
         }
@@ -154,12 +126,14 @@ impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Wri
         if self.written == 0 {
             text.push_str(before);
         }
-        let Some(items) = self.items.next().await.transpose().map_err(Cut::Read)? else {
-            return Ok(self.end(text, None)?);
-        };
-        for (cursor, item) in items {
+        while text.len() < PART_BYTES {
+            let Some((cursor, item)) = self.items.next().await.transpose()? else {
+                self.end(&mut text, None).map_err(PartError::Encode)?;
+                break;
+            };
             let Some(item) = item.filter(|_| self.written < self.limit) else {
-                return Ok(self.end(text, Some(&cursor))?);
+                self.end(&mut text, Some(&cursor)).map_err(PartError::Encode)?;
+                break;
             };
             if self.written > 0 {
                 text.push_str(between);
@@ -167,14 +141,14 @@ impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Wri
             if self.form == ListForm::Events {
                 text.push_str("data:");
             }
-            text.push_str(&serde_json::to_string(&item)?);
+            text.push_str(&serde_json::to_string(&item).map_err(PartError::Encode)?);
             text.push_str(behind);
             self.written += 1;
         }
-        Ok(Some(text.into()))
+        Ok(Some(text))
     }
 
-    fn end(&mut self, mut text: String, next: Option<&str>) -> serde_json::Result<Option<Bytes>> {
+    fn end(&mut self, text: &mut String, next: Option<&str>) -> serde_json::Result<()> {
         self.is_over = true;
         match self.form {
             ListForm::Json => {
@@ -184,36 +158,63 @@ impl<T: Serialize, E, S: Stream<Item = Result<Vec<(String, Option<T>)>, E>>> Wri
             ListForm::Array => text.push(']'),
             ListForm::Lines | ListForm::Events => {}
         }
-        Ok((!text.is_empty()).then(|| text.into()))
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream;
+    use serde::Serializer;
+
     use super::*;
+    use crate::events::feed::FeedError;
+
+    /// One of two items.
+    enum Either {
+        Left(String),
+        Right(Broken),
+    }
+
+    impl Serialize for Either {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            match self {
+                Self::Left(text) => text.serialize(to),
+                Self::Right(broken) => broken.serialize(to),
+            }
+        }
+    }
 
     /// An item that has no JSON.
     struct Broken;
 
     impl Serialize for Broken {
-        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
             Err(serde::ser::Error::custom("broken"))
         }
     }
 
     #[tokio::test]
     async fn item_that_cannot_be_encoded_ends_the_answer_with_an_error() {
+        let whole = "x".repeat(PART_BYTES);
         for form in [ListForm::Json, ListForm::Lines, ListForm::Array, ListForm::Events] {
-            let items = stream::iter([Ok::<_, crate::events::feed::FeedError>((
-                String::new(),
-                Some(Broken),
-            ))]);
+            let broken = Ok::<_, FeedError>((String::new(), Some(Either::Right(Broken))));
+            let items = [Ok((String::new(), Some(Either::Left(whole.clone())))), broken];
 
-            let answer = streamed(items, None, form, RequestPermit::of_test()).await.unwrap();
+            let answer = streamed(stream::iter(items).boxed(), None, form, Answering::of_test());
 
-            let body = axum::body::to_bytes(answer.into_body(), 1_000).await;
+            let body = axum::body::to_bytes(answer.await.unwrap().into_body(), usize::MAX).await;
             assert!(body.is_err(), "{form:?}: {body:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn error_of_the_first_items_is_a_problem() {
+        let broken = Ok::<_, FeedError>((String::new(), Some(Broken)));
+        let answer =
+            streamed(stream::iter([broken]).boxed(), None, ListForm::Json, Answering::of_test());
+
+        assert_eq!(answer.await.unwrap_err().status.as_u16(), 500);
     }
 
     #[test]

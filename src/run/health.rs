@@ -13,6 +13,7 @@ use crate::relay::Relay;
 use crate::relay::destination_circuits::OpenDestination;
 use crate::sink::Address;
 use crate::sink::registry::AnySink;
+use crate::store::pools::{POOLS, Pool};
 
 pub(super) fn watch_store(health: &Health, pulse: watch::Receiver<Pulse>) {
     health.watch("store", move || store(&pulse.borrow()));
@@ -34,6 +35,28 @@ fn store(pulse: &Pulse) -> HealthPart {
         Pulse::Lost(why) => HealthPart::down(format!("no majority acknowledges heartbeats: {why}")),
         Pulse::Refused(why) => HealthPart::down(why),
     }
+}
+
+/// Each pool of connections to MongoDB that is starved is named.
+pub(super) fn watch_pools(health: &Health) {
+    health.watch("mongodb pools", || {
+        let starved = POOLS.into_iter().filter_map(|pool| Some((pool, pool.starved_for()?)));
+        let starved: Vec<_> = starved.collect();
+        let texts: Vec<String> = starved
+            .iter()
+            .map(|(pool, time)| {
+                format!(
+                    "no operation has got a connection of the pool {} for {time:.0?}",
+                    pool.name()
+                )
+            })
+            .collect();
+        match starved.iter().any(|(pool, _)| *pool == Pool::Api) {
+            true => HealthPart::down(texts.join("; ")),
+            false if !texts.is_empty() => HealthPart::degraded(texts.join("; ")),
+            false => HealthPart::ok(),
+        }
+    });
 }
 
 /// Each sink is a part of its own.

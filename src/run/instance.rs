@@ -12,10 +12,11 @@ use tracing::{debug, warn};
 
 use crate::change_stream::Follower;
 use crate::config::Resolved;
+use crate::context::Context;
 use crate::events::EventStore;
 use crate::events::feed::{Feed, FeedConfig, Sequencer, SequencerStatus};
 use crate::events::query::QueryService;
-use crate::http::Services;
+use crate::http::{Reading, Services};
 use crate::ids::InstanceId;
 use crate::ops::Health;
 use crate::outbox::collections::Collections;
@@ -49,6 +50,8 @@ pub(super) struct Instance {
     protocol: Collections,
     pub(super) events: Option<EventStore>,
     feed: Option<Feed>,
+    /// The databases of the append path, for answers that clients may take slowly.
+    reading: Context,
     /// Assigns the positions of the feed.
     pub(super) sequencing: Sequencing,
     /// Completes the erasures of event streams; never ends.
@@ -77,7 +80,7 @@ impl Instance {
         health: &Health,
         stop: &CancellationToken,
     ) -> Self {
-        let Prepared { collections, protocol, context, name } = prepared;
+        let Prepared { collections, protocol, context, reading, name } = prepared;
         let guarding = guard(plan.clone(), collections.clone(), context.clone(), health.clone());
         let guarding = AbortOnDropHandle::new(tokio::spawn(guarding));
         let feed = plan.feed.is_some().then(|| Feed::new(context.clone()));
@@ -114,6 +117,7 @@ impl Instance {
             protocol,
             events,
             feed,
+            reading,
             sequencing,
             erasing,
             guarding,
@@ -134,10 +138,11 @@ impl Instance {
             collections: self.collections.clone(),
             fleet: Fleet::new(self.collections.clone(), plan.partitions.stale_after),
             events: self.events.clone(),
-            queries: self
-                .events
-                .as_ref()
-                .map(|events| QueryService::new(events.context().clone(), plan.queries.clone())),
+            reading: self.events.is_some().then(|| Reading {
+                context: self.reading.clone(),
+                queries: QueryService::new(self.reading.clone(), plan.queries.clone()),
+                feed: self.feed.as_ref().map(|feed| feed.through(self.reading.clone())),
+            }),
             feed: self.feed.clone(),
             wake: plan.relay.enabled.then(|| self.wakeup.clone()),
         }

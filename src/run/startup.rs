@@ -30,6 +30,8 @@ pub(super) struct Prepared {
     pub(super) protocol: Collections,
     /// The databases of the append path.
     pub(super) context: Context,
+    /// The same through a client of its own, for answers that clients may take slowly.
+    pub(super) reading: Context,
     /// The name of this instance; a relay has one, unless MongoDB refuses it.
     pub(super) name: Option<HeldName>,
 }
@@ -53,9 +55,14 @@ pub(super) async fn prepare(
     until_schema(plan, &collections, health).await?;
     let own = connect::relay_client(&plan.mongo).await.map_err(RunError::Mongo)?;
     let protocol = collections.through(own);
+    let reading = if plan.events_enabled {
+        context.through(connect::reading_client(&plan.mongo).await.map_err(RunError::Mongo)?)
+    } else {
+        context.clone()
+    };
     let name =
         if plan.relay.enabled { until_named(&protocol, instance, name).await? } else { None };
-    Ok(Prepared { collections, protocol, context, name })
+    Ok(Prepared { collections, protocol, context, reading, name })
 }
 
 /// Waits for MongoDB without a limit, unless it refuses permanently.

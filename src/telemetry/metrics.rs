@@ -121,6 +121,7 @@ const HTTP_REQUEST_DURATION_SECONDS_BUCKETS: [f64; 13] =
 /// Renders the page of a scrape, with the present metrics of the process and without gauges of unknown value.
 pub fn page(metrics: &PrometheusHandle) -> String {
     Collector::default().collect();
+    postrider_store::pools::report();
     let known = |line: &&str| line.starts_with('#') || !line.trim_end().ends_with(" NaN");
     metrics.render().split_inclusive('\n').filter(known).collect()
 }

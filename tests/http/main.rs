@@ -24,6 +24,7 @@ mod outbox;
 mod prepare;
 mod problems;
 mod queries;
+mod readers;
 mod schema;
 mod snapshots;
 mod start;

@@ -68,7 +68,7 @@ mod version_cache;
 pub use append::{Append, Appended, Expected, NewEvent, Trace};
 pub use ending::{EndError, Erasure, ErasureCounts, ErasureState, StreamEnding};
 pub use error::{AppendError, Flaw, LoadError, UnitError};
-pub use load::Range;
+pub use load::{Range, load_in_parts};
 pub use postrider_outbox::erase::PendingRecords;
 pub use store::EventStore;
 pub use stream::{Event, EventStream};

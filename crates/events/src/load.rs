@@ -1,16 +1,17 @@
 //! Reading events.
 
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::pin::pin;
 
 use bson::raw::RawDocumentBuf;
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use mongodb::Cursor;
 use postrider_outbox::fields::exactly;
 use postrider_store::{StoreError, limits, within};
 
-use crate::context::CollectionKind;
+use crate::context::{CollectionKind, Context};
 use crate::decode::decode;
 use crate::error::{Flaw, LoadError};
 use crate::lookup::{Certainty, latest_version};
@@ -22,6 +23,12 @@ use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, REQUEST_ID, TENANT_ID, VE
 
 /// The documents of one batch of the server, which is read ahead of a slow reader.
 const BATCH_DOCUMENTS: u32 = 500;
+
+/// The bytes of a part that is read for a slow reader; one document is always read.
+const PART_BYTES: usize = 96 << 10;
+
+/// The documents of the first part, whose sizes are not known.
+const FIRST_DOCUMENTS: u32 = 16;
 
 const ACTION: &str = "read events";
 
@@ -101,24 +108,9 @@ impl EventStore {
             return Err(LoadError::Range(flaw));
         }
         self.check_open(name, id).await?;
-        self.load_open(name, id, range).await
-    }
-
-    /// Streams events as [`load`](Self::load), of a valid range, after the caller's own
-    /// [`check_open`](Self::check_open).
-    ///
-    /// # Errors
-    ///
-    /// Errors of MongoDB, also as items.
-    pub async fn load_open(
-        &self,
-        name: &AggregateName,
-        id: &AggregateId,
-        range: &Range,
-    ) -> Result<impl Stream<Item = Result<EventStream, LoadError>> + Send + use<>, LoadError> {
         let limit = range.limit.unwrap_or(0);
-        let filter = filter(id, range);
-        let found = self.find(name, filter, doc! { VERSION: 1 }, limit).await?;
+        let found =
+            find(self.context(), name, filter(id, range), doc! { VERSION: 1 }, limit).await?;
         Ok(found.map(|read| read.and_then(|raw| readable(&raw))))
     }
 
@@ -170,7 +162,7 @@ impl EventStore {
         request_id: &str,
     ) -> Result<bool, LoadError> {
         let filter = doc! { AGGREGATE_ID: id.as_str(), REQUEST_ID: request_id };
-        let found = self.find(name, filter, doc! {}, 1).await?;
+        let found = find(self.context(), name, filter, doc! {}, 1).await?;
         Ok(pin!(found).try_next().await?.is_some())
     }
 
@@ -196,14 +188,14 @@ impl EventStore {
         }
         let order = doc! { AGGREGATE_ID: 1 };
         let id = |raw: &RawDocumentBuf| raw.get_str(AGGREGATE_ID).ok().map(str::to_owned);
-        let found = self.find(name, filter.clone(), order.clone(), limit).await?;
+        let found = find(self.context(), name, filter.clone(), order.clone(), limit).await?;
         let found: Vec<RawDocumentBuf> = found.try_collect().await?;
         let ids: Vec<String> = found.iter().filter_map(id).collect();
         if ids.len() == found.len() {
             return Ok(ids);
         }
         // An id that is not UTF-8 is left out, and must not shorten the list.
-        let found = self.find(name, filter, order, 0).await?;
+        let found = find(self.context(), name, filter, order, 0).await?;
         let ids = found.try_filter_map(|raw| std::future::ready(Ok(id(&raw))));
         ids.take(usize::try_from(limit).unwrap_or(usize::MAX)).try_collect().await
     }
@@ -235,26 +227,117 @@ impl EventStore {
         name: &AggregateName,
         filter: Document,
     ) -> Result<Option<EventStream>, LoadError> {
-        let found = self.find(name, filter, doc! { VERSION: -1 }, 1).await?;
+        let found = find(self.context(), name, filter, doc! { VERSION: -1 }, 1).await?;
         pin!(found).try_next().await?.as_ref().map(readable).transpose()
     }
+}
 
-    /// A limit of 0 is none.
-    async fn find(
-        &self,
-        name: &AggregateName,
-        filter: Document,
-        sort: Document,
-        limit: u32,
-    ) -> Result<impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send + use<>, LoadError>
-    {
-        let streams = self.context().collection(CollectionKind::Events, name.as_str());
-        let streams = streams.clone_with_type::<RawDocumentBuf>();
-        let finding =
-            streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH_DOCUMENTS);
-        let cursor = within(ACTION, limits::BATCH_TIMEOUT, finding).await?;
-        Ok(with_time_limit(cursor))
+/// Streams the events of a range, ascending by version up to `last`, for a reader that may pause for any time:
+/// they are read a part at a time, and between two parts nothing of MongoDB is held. Only versions that are
+/// numbers are found.
+///
+/// The caller has called [`EventStore::check_open`]. A stream that ends while it is read has
+/// [`LoadError::Ended`] as its last item.
+pub fn load_in_parts(
+    context: &Context,
+    name: &AggregateName,
+    id: &AggregateId,
+    range: Range,
+    last: i64,
+) -> impl Stream<Item = Result<EventStream, LoadError>> + Send + use<> {
+    let last = range.to_version.map_or(last, |to| to.min(last));
+    let left = range.limit;
+    let parts = EventParts {
+        context: context.clone(),
+        name: name.clone(),
+        filter: filter(id, &Range { to_version: Some(last), ..range }),
+        left,
+        read: VecDeque::new(),
+        after: None,
+        largest: 0,
+        is_over: false,
+    };
+    futures_util::stream::try_unfold(parts, |mut parts| async move {
+        let Some(raw) = parts.next().await? else { return Ok(None) };
+        Ok(Some((readable(&raw)?, parts)))
+    })
+}
+
+/// Events that are read a part at a time.
+struct EventParts {
+    context: Context,
+    name: AggregateName,
+    filter: Document,
+    /// How many may follow; `None` is all.
+    left: Option<u32>,
+    /// What was read and not yet taken.
+    read: VecDeque<RawDocumentBuf>,
+    /// The version behind which the next part begins.
+    after: Option<Bson>,
+    /// The size of the largest document so far.
+    largest: usize,
+    is_over: bool,
+}
+
+impl EventParts {
+    async fn next(&mut self) -> Result<Option<RawDocumentBuf>, LoadError> {
+        if self.read.is_empty() && !self.is_over {
+            self.read_part().await?;
+        }
+        Ok(self.read.pop_front())
     }
+
+    /// Reads as many documents as fit in a part if they are as large as the largest one so far. Those that do not fit
+    /// are left for the next part.
+    async fn read_part(&mut self) -> Result<(), LoadError> {
+        let fitting = match self.largest {
+            0 => FIRST_DOCUMENTS,
+            largest => u32::try_from(PART_BYTES / largest).unwrap_or(BATCH_DOCUMENTS),
+        };
+        let wanted = fitting.clamp(1, BATCH_DOCUMENTS).min(self.left.unwrap_or(u32::MAX));
+        if wanted == 0 {
+            self.is_over = true;
+            return Ok(());
+        }
+        let mut filter = self.filter.clone();
+        if let Some(after) = &self.after {
+            filter = doc! { "$and": [filter, { VERSION: { "$gt": after } }] };
+        }
+        let found = find(&self.context, &self.name, filter, doc! { VERSION: 1 }, wanted).await?;
+        let mut found = pin!(found);
+        let (mut count, mut bytes) = (0, 0);
+        self.is_over = true;
+        while let Some(raw) = found.try_next().await? {
+            let size = raw.as_bytes().len();
+            if count > 0 && bytes + size > PART_BYTES {
+                self.is_over = false;
+                break;
+            }
+            self.largest = self.largest.max(size);
+            self.after = raw.get(VERSION).ok().flatten().and_then(|value| value.try_into().ok());
+            self.read.push_back(raw);
+            (count, bytes) = (count + 1, bytes + size);
+        }
+        self.left = self.left.map(|left| left.saturating_sub(count));
+        // Fewer than asked for are the last ones.
+        self.is_over &= count < wanted;
+        Ok(())
+    }
+}
+
+/// Finds events. A limit of 0 is none.
+async fn find(
+    context: &Context,
+    name: &AggregateName,
+    filter: Document,
+    sort: Document,
+    limit: u32,
+) -> Result<impl Stream<Item = Result<RawDocumentBuf, LoadError>> + Send + use<>, LoadError> {
+    let streams = context.collection(CollectionKind::Events, name.as_str());
+    let streams = streams.clone_with_type::<RawDocumentBuf>();
+    let finding = streams.find(filter).sort(sort).limit(limit.into()).batch_size(BATCH_DOCUMENTS);
+    let cursor = within(ACTION, limits::BATCH_TIMEOUT, finding).await?;
+    Ok(with_time_limit(cursor))
 }
 
 /// The documents of a cursor; each read of the server has the usual time limit.

@@ -19,6 +19,7 @@ use postrider_settings::secret::{SecretText, SecretUri};
 
 use crate::driver_text::{is_of_another_set, unresolved_member};
 use crate::error::{StoreError, within};
+use crate::pools::Pool;
 use crate::{limits, metrics, uri};
 
 /// Timeout of the server selection, unless the URI sets `serverSelectionTimeoutMS`. Below every
@@ -115,7 +116,7 @@ impl fmt::Display for MongoEndpoint {
 ///
 /// The driver cannot parse the URI. The error does not quote it.
 pub async fn client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
-    open(options(&endpoint.into()).await?).inspect(shut_down_at_the_end)
+    open(options(&endpoint.into()).await?, None).inspect(shut_down_at_the_end)
 }
 
 tokio::task_local! {
@@ -169,7 +170,32 @@ pub async fn relay_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, 
     }
     options.max_pool_size = Some(MAX_RELAY_CONNECTIONS);
     options.min_pool_size = None;
-    open(options).inspect(shut_down_at_the_end)
+    open(options, Some(Pool::Relay)).inspect(shut_down_at_the_end)
+}
+
+/// Maximum connections for answers that clients may take slowly: as many as are read at a time, and the queries.
+const MAX_READING_CONNECTIONS: u32 = 16;
+
+/// How long a connection of [`reading_client`] stays open without use.
+const READING_IDLE_TIME: Duration = Duration::from_secs(60);
+
+/// Opens a client for reads whose answers clients may take slowly: lists of events, the feed, queries. They cannot use
+/// up the connections of appends.
+///
+/// Pool sizes in the URI apply to [`client`] only.
+///
+/// # Errors
+///
+/// Those of [`client`].
+pub async fn reading_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
+    let mut options = options(&endpoint.into()).await?;
+    if options.app_name.as_deref() == Some(APP_NAME) {
+        options.app_name = Some(format!("{APP_NAME}-reading"));
+    }
+    options.max_pool_size = Some(MAX_READING_CONNECTIONS);
+    options.min_pool_size = None;
+    options.max_idle_time = Some(READING_IDLE_TIME);
+    open(options, Some(Pool::Reading)).inspect(shut_down_at_the_end)
 }
 
 /// Opens a client of a single member in any state, with the login and TLS of `uri`. Operations time
@@ -194,7 +220,7 @@ pub async fn member(
     options.selection_criteria = Some(ReadPreference::Nearest { options: None }.into());
     options.server_selection_timeout = Some(patience);
     options.connect_timeout = Some(patience);
-    open(options).inspect(shut_down_at_the_end)
+    open(options, None).inspect(shut_down_at_the_end)
 }
 
 async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> {
@@ -216,8 +242,8 @@ async fn options(endpoint: &MongoEndpoint) -> Result<ClientOptions, StoreError> 
     Ok(options)
 }
 
-fn open(mut options: ClientOptions) -> Result<Client, StoreError> {
-    options.cmap_event_handler = Some(metrics::of_pool());
+fn open(mut options: ClientOptions, pool: Option<Pool>) -> Result<Client, StoreError> {
+    options.cmap_event_handler = Some(metrics::of_pool(pool));
     Client::with_options(options).map_err(|source| StoreError::Driver {
         action: "open a MongoDB client",
         source: Box::new(source),
@@ -247,7 +273,7 @@ pub async fn reach(
     endpoint: &MongoEndpoint,
     databases: &[&str],
 ) -> Result<(Client, Topology), StoreError> {
-    let client = open(options(endpoint).await?)?;
+    let client = open(options(endpoint).await?, Some(Pool::Api))?;
     let first = databases.first().copied().unwrap_or("admin");
     let topology = match topology(&client.database(first)).await {
         Ok(topology) => topology,

@@ -13,6 +13,7 @@ use mongodb::event::cmap::CmapEvent;
 use parking_lot::Mutex;
 
 use crate::metric::Description;
+use crate::pools::{self, Pool};
 
 /// Operations, by kind and outcome.
 pub const OPERATIONS: &str = "postrider_mongodb_operations_total";
@@ -25,8 +26,11 @@ pub const CHECKOUT_DURATION_SECONDS: &str = "postrider_mongodb_checkout_duration
 /// Operations that got no connection.
 pub const CHECKOUT_FAILURES: &str = "postrider_mongodb_checkout_failures_total";
 
+/// Whether a pool is starved: 1 or 0.
+pub const STARVED_POOLS: &str = "postrider_mongodb_pool_starved";
+
 /// The descriptions of these metrics.
-pub const DESCRIPTIONS: [Description; 5] = [
+pub const DESCRIPTIONS: [Description; 6] = [
     Description::counter(
         OPERATIONS,
         "Operations at MongoDB that ended, by kind and outcome (ok, error), without reads of change streams.",
@@ -48,6 +52,10 @@ pub const DESCRIPTIONS: [Description; 5] = [
     Description::counter(
         CHECKOUT_FAILURES,
         "Operations that got no connection to MongoDB: no server answers, or the pool was cleared.",
+    ),
+    Description::gauge(
+        STARVED_POOLS,
+        "1 while operations ask for a connection of a pool and none gets one, by pool.",
     ),
 ];
 
@@ -135,6 +143,7 @@ pub fn create_series() {
     open().set(0.0);
     in_use().set(0.0);
     counter!(CHECKOUT_FAILURES).increment(0);
+    pools::report();
 }
 
 /// Notes that an operation has ended.
@@ -153,31 +162,36 @@ fn in_use() -> metrics::Gauge {
     gauge!(CONNECTIONS, "state" => "in_use")
 }
 
-/// Counts the connections of one client.
-pub(crate) fn of_pool() -> EventHandler<CmapEvent> {
+/// Counts the connections of one client, whose pool may be one of those that are watched.
+pub(crate) fn of_pool(pool: Option<Pool>) -> EventHandler<CmapEvent> {
     // A connection in use is not checked in if its pool was closed meanwhile.
     let checked_out = Mutex::new(HashSet::new());
-    EventHandler::callback(move |event| match event {
-        CmapEvent::ConnectionCreated(_) => open().increment(1.0),
-        CmapEvent::ConnectionClosed(closed) => {
-            open().decrement(1.0);
-            if checked_out.lock().remove(&(closed.address, closed.connection_id)) {
+    EventHandler::callback(move |event| {
+        if let Some(pool) = pool {
+            pool.note(&event);
+        }
+        match event {
+            CmapEvent::ConnectionCreated(_) => open().increment(1.0),
+            CmapEvent::ConnectionClosed(closed) => {
+                open().decrement(1.0);
+                if checked_out.lock().remove(&(closed.address, closed.connection_id)) {
+                    in_use().decrement(1.0);
+                }
+            }
+            CmapEvent::ConnectionCheckedOut(out) => {
+                histogram!(CHECKOUT_DURATION_SECONDS).record(out.duration);
+                if checked_out.lock().insert((out.address, out.connection_id)) {
+                    in_use().increment(1.0);
+                }
+            }
+            CmapEvent::ConnectionCheckedIn(back)
+                if checked_out.lock().remove(&(back.address.clone(), back.connection_id)) =>
+            {
                 in_use().decrement(1.0);
             }
+            CmapEvent::ConnectionCheckoutFailed(_) => counter!(CHECKOUT_FAILURES).increment(1),
+            _ => {}
         }
-        CmapEvent::ConnectionCheckedOut(out) => {
-            histogram!(CHECKOUT_DURATION_SECONDS).record(out.duration);
-            if checked_out.lock().insert((out.address, out.connection_id)) {
-                in_use().increment(1.0);
-            }
-        }
-        CmapEvent::ConnectionCheckedIn(back)
-            if checked_out.lock().remove(&(back.address.clone(), back.connection_id)) =>
-        {
-            in_use().decrement(1.0);
-        }
-        CmapEvent::ConnectionCheckoutFailed(_) => counter!(CHECKOUT_FAILURES).increment(1),
-        _ => {}
     })
 }
 

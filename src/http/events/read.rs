@@ -1,18 +1,17 @@
 //! Reads events and lists aggregates.
 
 use axum::Json;
-use axum::extract::Extension;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::events::{EventStream, Range};
+use crate::events::{EventStream, Range, load_in_parts};
+use crate::http::answers::Answering;
 use crate::http::entity_tag::{EntityTag, ReadCondition};
 use crate::http::extract::{Call, ReadScope};
 use crate::http::list::Listed;
-use crate::http::middleware::RequestPermit;
 use crate::http::params::{
     AggregatePath, Bounded, KindPath, Limit, TenantQuery, TimeText, VersionPath,
 };
@@ -74,7 +73,7 @@ pub(super) struct EventsQuery {
 )]
 pub(super) async fn list_events(
     call: Call<ReadScope, AggregatePath, EventsQuery>,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (path, query) = (call.path, call.query);
@@ -99,11 +98,10 @@ pub(super) async fn list_events(
         return Ok((VARY, tag.not_modified()).into_response());
     }
     // What is appended from now on is not part of the version of the answer.
-    let last = range.to_version.map_or(version, |last| last.min(version));
-    let range = Range { to_version: Some(last), ..range };
-    let found = events.load_open(&path.name, &path.id, &range).await?;
+    let context = &call.state.reading()?.context;
+    let found = load_in_parts(context, &path.name, &path.id, range, version);
     let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), Some(stream))));
-    let list = streamed(found, limit, ListForm::accepted(&headers), permit).await?;
+    let list = streamed(found.boxed(), limit, ListForm::accepted(&headers), answering).await?;
     Ok((tag.header(), VARY, list).into_response())
 }
 
@@ -121,15 +119,17 @@ pub(super) async fn list_events(
 )]
 pub(super) async fn get_events_of_version(
     call: Call<ReadScope, VersionPath, TenantQuery>,
+    answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let VersionPath { name, id, version: Bounded(version) } = call.path;
     let tenant = call.query.tenant_id.as_deref();
     let found = call.state.event_store()?.single(&name, &id, version, tenant).await?;
     let missing =
         || Problem::not_found(format!("{name} {:?} has no version {version}", id.as_str()));
     let found = found.ok_or_else(missing)?;
-    Ok(EntityTag(found.version).answer(&headers, found))
+    EntityTag(found.version).answer(&headers, turn, &found).await
 }
 
 /// Read the newest append
@@ -146,14 +146,16 @@ pub(super) async fn get_events_of_version(
 )]
 pub(super) async fn get_last_events(
     call: Call<ReadScope, AggregatePath, TenantQuery>,
+    answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let AggregatePath { name, id } = call.path;
     let tenant = call.query.tenant_id.as_deref();
     let found = call.state.event_store()?.last(&name, &id, tenant).await?;
     let missing = || Problem::not_found(format!("{name} {:?} has no events", id.as_str()));
     let found = found.ok_or_else(missing)?;
-    Ok(EntityTag(found.version).answer(&headers, found))
+    EntityTag(found.version).answer(&headers, turn, &found).await
 }
 
 /// Which aggregates to list.

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, StreamExt};
-use serde::Serialize;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tracing::warn;
+use tokio_util::sync::CancellationToken;
 
 use crate::events::Flaw;
 use crate::events::feed::{Feed, FeedError, FeedFilter, FeedPage};
+use crate::http::answers::{Answering, Next, Part, PartError, Parts};
 use crate::http::headers::read_single;
-use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
-use crate::telemetry::chain;
 
-/// The events that are read at a time for lines.
+/// The most events of a part of lines and server-sent events.
 const PAGE: usize = 1_000;
 
 /// The interval of comments on a stream without events, so that neither side takes it for dead.
@@ -51,10 +51,11 @@ pub(super) type Place = (Option<String>, i64);
 /// Reads the feed for one client.
 pub(super) struct FeedReader {
     pub(super) state: Api,
+    pub(super) answering: Answering,
     pub(super) filter: FeedFilter,
 }
 
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 struct Progress<'a> {
     feed: &'a str,
     next: i64,
@@ -69,45 +70,26 @@ impl FeedReader {
         limit: u32,
         wait: Duration,
     ) -> Result<Response, Problem> {
-        let feed = self.state.feed()?.clone();
+        let Self { state, answering, filter } = self;
+        let feed = state.feed()?.clone();
         let limit = limit as usize;
-        let first = feed.page(id.as_deref(), after, &self.filter, limit).await?;
-        let kind = [(header::CONTENT_TYPE, "application/json")];
+        let turn = answering.turn().await?;
+        let first = feed.page(id.as_deref(), after, &filter, limit).await?;
         if !first.items.is_empty() || wait.is_zero() {
-            let page = json(&first).map_err(|error| Problem::fault(&error))?;
-            return Ok((kind, page).into_response());
+            return turn.json(&PageAnswer(&first)).await;
         }
-        let permit = self.state.reader_permit()?;
-        let waiting = async move {
-            let waited = self.wait(&feed, first, limit, wait).await;
-            drop(permit);
-            Ok::<_, Cut>(Bytes::from(json(&waited?)?))
+        drop(turn);
+        let waiting = WaitingPage {
+            _reader: state.reader_permit()?,
+            feed,
+            filter,
+            limit,
+            until: Instant::now() + wait,
+            stop: state.stop.clone(),
+            page: Some(first),
+            has_begun: false,
         };
-        Ok((kind, Body::from_stream(logged(stream::once(waiting)))).into_response())
-    }
-
-    /// Reads on until a page has an event, the time is over, or the process stops.
-    async fn wait(
-        &self,
-        feed: &Feed,
-        mut page: FeedPage,
-        limit: usize,
-        wait: Duration,
-    ) -> Result<FeedPage, FeedError> {
-        let until = Instant::now() + wait;
-        let stop = &self.state.stop;
-        // Without events the filter may pass over many pages.
-        while page.items.is_empty() && Instant::now() < until && !stop.is_cancelled() {
-            if page.next >= page.head {
-                tokio::select! {
-                    () = feed.wait_beyond(page.next) => {}
-                    () = tokio::time::sleep_until(until) => break,
-                    () = stop.cancelled() => break,
-                }
-            }
-            page = feed.page(Some(&page.feed), page.next, &self.filter, limit).await?;
-        }
-        Ok(page)
+        answering.stream("application/json", waiting, CancellationToken::new()).await
     }
 
     /// One event per line, up to the limit or the head. The last line says how far it has read.
@@ -115,99 +97,181 @@ impl FeedReader {
         self,
         (id, after): Place,
         limit: Option<u32>,
-        permit: RequestPermit,
     ) -> Result<Response, Problem> {
-        let feed = self.state.feed()?.clone();
-        let mut left = limit.map_or(usize::MAX, |limit| limit as usize);
-        let first = feed.page(id.as_deref(), after, &self.filter, left.min(PAGE)).await?;
-        let end = first.head;
-        left -= first.items.len();
-        let state = Some((first, left, permit));
-        let filter = self.filter;
-        let pieces = stream::try_unfold(state, move |state| {
-            let (feed, filter) = (feed.clone(), filter.clone());
-            async move {
-                let Some((page, left, permit)) = state else { return Ok::<_, Cut>(None) };
-                if page.next >= end || left == 0 {
-                    return Ok(Some((lines(&page, true)?, None)));
-                }
-                // The next page is read while this one is encoded.
-                let reading = feed.page(Some(&page.feed), page.next, &filter, left.min(PAGE));
-                let encoding = async { lines(&page, false) };
-                let (next, text) = tokio::join!(reading, encoding);
-                let (next, text) = (next?, text?);
-                let left = left - next.items.len();
-                Ok(Some((text, Some((next, left, permit)))))
-            }
-        });
-        let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-        Ok((kind, Body::from_stream(logged(pieces))).into_response())
+        let left = limit.map_or(usize::MAX, |limit| limit as usize);
+        let lines = Lines {
+            feed: self.state.feed()?.clone(),
+            filter: self.filter,
+            place: (id, after),
+            left,
+            end: None,
+            is_over: false,
+        };
+        self.answering.stream("application/x-ndjson", lines, CancellationToken::new()).await
     }
 
     /// Server-sent events, without an end.
-    pub(super) async fn events(self, (id, after): Place) -> Result<Response, Problem> {
-        let feed = self.state.feed()?.clone();
-        let permit = self.state.reader_permit()?;
-        // An early error is a problem.
-        let first = feed.page(id.as_deref(), after, &self.filter, PAGE).await?;
-        let begin = events(&first).map_err(|error| Problem::fault(&error))?;
-        let rest = feed.pages(Some(first.feed), first.next, self.filter);
-        let stop = self.state.stop.clone();
-        let state = (Box::pin(rest), permit);
-        let rest = stream::unfold(state, |(mut pages, permit)| async move {
-            let next = tokio::time::timeout(KEEP_ALIVE, pages.next()).await;
-            let piece = match next {
-                Ok(page) => page?.map_err(Cut::from).and_then(|page| Ok(events(&page)?)),
-                Err(_) => Ok(Bytes::from_static(b":\n\n")),
+    pub(super) async fn events(self, place: Place) -> Result<Response, Problem> {
+        let events = Events {
+            _reader: self.state.reader_permit()?,
+            feed: self.state.feed()?.clone(),
+            filter: self.filter,
+            place,
+            is_at_head: false,
+        };
+        let until = self.state.stop.clone();
+        let answer = self.answering.stream("text/event-stream", events, until).await?;
+        Ok(([(header::CACHE_CONTROL, "no-store")], answer).into_response())
+    }
+}
+
+/// A page that waits for an event.
+struct WaitingPage {
+    _reader: OwnedSemaphorePermit,
+    feed: Feed,
+    filter: FeedFilter,
+    limit: usize,
+    until: Instant,
+    stop: CancellationToken,
+    /// The page so far; `None` once it is sent.
+    page: Option<FeedPage>,
+    has_begun: bool,
+}
+
+impl WaitingPage {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until || self.stop.is_cancelled()
+    }
+}
+
+impl Parts for WaitingPage {
+    type Error = FeedError;
+
+    fn wait(&mut self) -> BoxFuture<'_, Next> {
+        async move {
+            // Without events the filter may pass over many pages.
+            if let Some(page) = &self.page
+                && page.next >= page.head
+            {
+                tokio::select! {
+                    () = self.feed.wait_beyond(page.next) => {}
+                    () = tokio::time::sleep_until(self.until) => {}
+                    () = self.stop.cancelled() => {}
+                }
+            }
+            Next::Part
+        }
+        .boxed()
+    }
+
+    fn read(&mut self) -> BoxFuture<'_, Part<FeedError>> {
+        async move {
+            if !std::mem::replace(&mut self.has_begun, true) {
+                return Ok(Some(String::new()));
+            }
+            let Some(page) = self.page.take() else { return Ok(None) };
+            let page = if self.is_over() {
+                page
+            } else {
+                self.feed.page(Some(&page.feed), page.next, &self.filter, self.limit).await?
             };
-            Some((piece, (pages, permit)))
-        });
-        let pieces = stream::once(async { Ok(begin) }).chain(rest);
-        let pieces = pieces.take_until(stop.cancelled_owned());
-        let headers =
-            [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-        Ok((headers, Body::from_stream(logged(pieces))).into_response())
+            if page.items.is_empty() && !self.is_over() {
+                self.page = Some(page);
+                return Ok(Some(String::new()));
+            }
+            serde_json::to_string(&PageAnswer(&page)).map(Some).map_err(PartError::Encode)
+        }
+        .boxed()
     }
 }
 
-/// Why an answer ends early.
-#[derive(Debug, thiserror::Error)]
-enum Cut {
-    /// The feed cannot be read.
-    #[error(transparent)]
-    Feed(#[from] FeedError),
-    /// An event has no JSON. (The client would take its position for read.)
-    #[error("cannot encode an event")]
-    Encode(#[from] serde_json::Error),
+/// The feed up to the head at the beginning, or to a limit.
+struct Lines {
+    feed: Feed,
+    filter: FeedFilter,
+    place: Place,
+    left: usize,
+    /// The head at the beginning.
+    end: Option<i64>,
+    is_over: bool,
 }
 
-/// The same pieces; an error is logged, and cuts the connection.
-fn logged<S>(pieces: S) -> impl futures_util::Stream<Item = Result<Bytes, Cut>>
-where
-    S: futures_util::Stream<Item = Result<Bytes, Cut>>,
-{
-    pieces.inspect(|piece: &Result<Bytes, Cut>| {
-        if let Err(error) = piece {
-            warn!(
-                error = chain(error),
-                "failed to read the rest of the feed; closing the connection"
-            );
-        }
-    })
-}
+impl Parts for Lines {
+    type Error = FeedError;
 
-fn json(page: &FeedPage) -> serde_json::Result<String> {
-    let mut text = String::from("{\"items\":[");
-    for (at, item) in page.items.iter().enumerate() {
-        if at > 0 {
-            text.push(',');
+    fn read(&mut self) -> BoxFuture<'_, Part<FeedError>> {
+        async move {
+            if self.is_over {
+                return Ok(None);
+            }
+            let (id, after) = &self.place;
+            let page =
+                self.feed.page(id.as_deref(), *after, &self.filter, self.left.min(PAGE)).await?;
+            let end = *self.end.get_or_insert(page.head);
+            self.left -= page.items.len();
+            self.is_over = page.next >= end || self.left == 0;
+            let text = lines(&page, self.is_over).map_err(PartError::Encode)?;
+            self.place = (Some(page.feed), page.next);
+            Ok(Some(text))
         }
-        text.push_str(&serde_json::to_string(item)?);
+        .boxed()
     }
-    text.push_str("],");
-    // Without its opening brace.
-    text.push_str(&progress(page)?[1..]);
-    Ok(text)
+}
+
+/// Events as they are appended.
+struct Events {
+    _reader: OwnedSemaphorePermit,
+    feed: Feed,
+    filter: FeedFilter,
+    place: Place,
+    is_at_head: bool,
+}
+
+impl Parts for Events {
+    type Error = FeedError;
+
+    fn wait(&mut self) -> BoxFuture<'_, Next> {
+        async move {
+            if !self.is_at_head {
+                return Next::Part;
+            }
+            match tokio::time::timeout(KEEP_ALIVE, self.feed.wait_beyond(self.place.1)).await {
+                Ok(()) => Next::Part,
+                Err(_) => Next::Text(":\n\n"),
+            }
+        }
+        .boxed()
+    }
+
+    fn read(&mut self) -> BoxFuture<'_, Part<FeedError>> {
+        async move {
+            let (id, after) = &self.place;
+            let page = self.feed.page(id.as_deref(), *after, &self.filter, PAGE).await?;
+            self.is_at_head = page.next >= page.head;
+            // The first part says where the client is, also without events.
+            let is_news = id.is_none() || page.next > *after;
+            let text =
+                if is_news { events(&page).map_err(PartError::Encode)? } else { String::new() };
+            self.place = (Some(page.feed), page.next);
+            Ok(Some(text))
+        }
+        .boxed()
+    }
+}
+
+/// A page as it is answered.
+struct PageAnswer<'p>(&'p FeedPage);
+
+impl Serialize for PageAnswer<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let FeedPage { feed, items, next, head } = self.0;
+        let mut answer = to.serialize_struct("FeedAnswer", 4)?;
+        answer.serialize_field("items", items)?;
+        answer.serialize_field("feed", feed)?;
+        answer.serialize_field("next", next)?;
+        answer.serialize_field("head", head)?;
+        answer.end()
+    }
 }
 
 fn progress(page: &FeedPage) -> serde_json::Result<String> {
@@ -215,7 +279,7 @@ fn progress(page: &FeedPage) -> serde_json::Result<String> {
     serde_json::to_string(&Progress { feed, next: *next, head: *head })
 }
 
-fn lines(page: &FeedPage, is_last: bool) -> serde_json::Result<Bytes> {
+fn lines(page: &FeedPage, is_last: bool) -> serde_json::Result<String> {
     let mut text = String::new();
     for item in &page.items {
         text.push_str(&serde_json::to_string(item)?);
@@ -225,11 +289,11 @@ fn lines(page: &FeedPage, is_last: bool) -> serde_json::Result<Bytes> {
         text.push_str(&progress(page)?);
         text.push('\n');
     }
-    Ok(text.into())
+    Ok(text)
 }
 
 /// The events of a page. An id alone advances the client where nothing has matched.
-fn events(page: &FeedPage) -> serde_json::Result<Bytes> {
+fn events(page: &FeedPage) -> serde_json::Result<String> {
     let mut text = String::new();
     let feed = &page.feed;
     for item in &page.items {
@@ -239,7 +303,7 @@ fn events(page: &FeedPage) -> serde_json::Result<Bytes> {
     if page.items.last().is_none_or(|last| last.position < page.next) {
         text.push_str(&format!("id:{feed}:{}\n\n", page.next));
     }
-    Ok(text.into())
+    Ok(text)
 }
 
 #[cfg(test)]

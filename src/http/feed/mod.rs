@@ -2,7 +2,6 @@
 
 mod forms;
 
-use axum::extract::Extension;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::{Deserialize, Deserializer};
@@ -13,8 +12,8 @@ use utoipa_axum::routes;
 use crate::events::Flaw;
 use crate::events::feed::{FeedError, FeedEvent, FeedFilter};
 use crate::events::json::checked;
+use crate::http::answers::Answering;
 use crate::http::extract::{Call, NoParameters, ReadScope};
-use crate::http::middleware::RequestPermit;
 use crate::http::params::{Bounded, Limit, Wait};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -100,7 +99,7 @@ struct FeedAnswer {
 )]
 async fn read_feed(
     call: Call<ReadScope, NoParameters, FeedQuery>,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let is_stream = accepts(&headers, "text/event-stream");
@@ -131,12 +130,12 @@ async fn read_feed(
     if !flaws.is_empty() {
         return Err(Problem::invalid(flaws));
     }
-    let reader = FeedReader { state: call.state, filter };
+    let reader = FeedReader { state: call.state, answering, filter };
     let limit = limit.map(u32::from);
     if is_stream {
         reader.events(place).await
     } else if is_lines {
-        reader.lines(place, limit, permit).await
+        reader.lines(place, limit).await
     } else {
         reader.page(place, limit.unwrap_or(DEFAULT_LIMIT), wait.unwrap_or_default().0).await
     }

@@ -4,7 +4,6 @@ mod answer;
 pub(super) mod wow;
 
 use axum::Json;
-use axum::extract::Extension;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, TryStreamExt};
@@ -20,8 +19,8 @@ use crate::events::query::{
     Condition, Found, MAX_LIST, MAX_PAGE, Page, Projection, Query, QueryError, QueryScope, SortKey,
     Target,
 };
+use crate::http::answers::Answering;
 use crate::http::extract::{Body, Call, ReadScope};
-use crate::http::middleware::RequestPermit;
 use crate::http::params::{Bounded, KindPath, Limit, TenantQuery};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -190,11 +189,11 @@ type QueryCall = Call<ReadScope, KindPath, TenantQuery>;
 )]
 async fn query_events(
     call: QueryCall,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<QueryRequest>,
 ) -> Result<Response, Problem> {
-    query(call, Target::Events, body, ListForm::accepted(&headers), permit).await
+    query(call, Target::Events, body, ListForm::accepted(&headers), answering).await
 }
 
 /// Find snapshots by a condition
@@ -219,11 +218,11 @@ async fn query_events(
 )]
 async fn query_snapshots(
     call: QueryCall,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<QueryRequest>,
 ) -> Result<Response, Problem> {
-    query(call, Target::Snapshots, body, ListForm::accepted(&headers), permit).await
+    query(call, Target::Snapshots, body, ListForm::accepted(&headers), answering).await
 }
 
 /// Count appends of all aggregates of a name by a condition
@@ -263,7 +262,7 @@ async fn query(
     target: Target,
     body: QueryRequest,
     form: ListForm,
-    permit: RequestPermit,
+    answering: Answering,
 ) -> Result<Response, Problem> {
     let QueryRequest { condition, projection, sort, limit, after, page } = body;
     let scope = QueryScope { tenant_id: call.query.tenant_id, ..QueryScope::default() };
@@ -277,7 +276,7 @@ async fn query(
     }
     let limit = limit.map_or(DEFAULT_LIST, u32::from);
     let listing = Listing { target, name, query: &query, limit, after: after.as_deref() };
-    list(&call.state, listing, form, permit, move |document| StoredAnswer::new(document, target))
+    list(&call.state, listing, form, answering, move |document| StoredAnswer::new(document, target))
         .await
 }
 
@@ -295,7 +294,7 @@ pub(super) async fn list<T: Serialize + Send + 'static>(
     state: &Api,
     Listing { target, name, query, limit, after }: Listing<'_>,
     form: ListForm,
-    permit: RequestPermit,
+    answering: Answering,
     item: impl Fn(bson::Document) -> T + Send + 'static,
 ) -> Result<Response, Problem> {
     let found = state.queries()?.list(target, name, query, limit, after).await?;
@@ -303,7 +302,7 @@ pub(super) async fn list<T: Serialize + Send + 'static>(
         Found::Document(document) => (String::new(), Some(item(document))),
         Found::Next(cursor) => (cursor, None),
     });
-    streamed(items.boxed(), Some(limit), form, permit).await
+    streamed(items.boxed(), Some(limit), form, answering).await
 }
 
 async fn count(

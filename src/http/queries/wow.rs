@@ -1,7 +1,6 @@
 //! The queries of the Wow framework's clients, under `/wow`: its paths, its envelope, its answers.
 
 use axum::Json;
-use axum::extract::Extension;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -19,9 +18,9 @@ use crate::events::query::json::{ConditionJson, NewerMember, ProjectionJson, Sor
 use crate::events::query::{
     FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, QueryScope, Target,
 };
+use crate::http::answers::Answering;
 use crate::http::extract::{Body, Call, ReadScope};
 use crate::http::headers::read_single;
-use crate::http::middleware::RequestPermit;
 use crate::http::params::Bounded;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -201,14 +200,14 @@ async fn wow_single_state(
 )]
 async fn wow_list_snapshots(
     call: WowCall,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
     let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
     let listing = listing(&call, Target::Snapshots, &query, limit);
     let form = ListForm::accepted_by_wow(&headers);
-    list(&call.state, listing, form, permit, |found| StoredAnswer::new(found, Target::Snapshots))
+    list(&call.state, listing, form, answering, |found| StoredAnswer::new(found, Target::Snapshots))
         .await
 }
 
@@ -223,13 +222,13 @@ async fn wow_list_snapshots(
 )]
 async fn wow_list_states(
     call: WowCall,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
     let (limit, query) = (limit(&body), body.query(&call, &headers, true)?);
     let listing = listing(&call, Target::Snapshots, &query, limit);
-    list(&call.state, listing, ListForm::accepted_by_wow(&headers), permit, State::of).await
+    list(&call.state, listing, ListForm::accepted_by_wow(&headers), answering, State::of).await
 }
 
 /// Read a page of snapshots (Wow)
@@ -290,14 +289,15 @@ async fn wow_count_snapshots(
 )]
 async fn wow_list_events(
     call: WowCall,
-    Extension(permit): Extension<RequestPermit>,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
     let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
     let listing = listing(&call, Target::Events, &query, limit);
     let form = ListForm::accepted_by_wow(&headers);
-    list(&call.state, listing, form, permit, |found| StoredAnswer::new(found, Target::Events)).await
+    list(&call.state, listing, form, answering, |found| StoredAnswer::new(found, Target::Events))
+        .await
 }
 
 /// Read a page of appends (Wow)

@@ -90,6 +90,11 @@ impl Context {
         }
     }
 
+    /// The same through another client, for reads that must not delay those of this one.
+    pub fn through(&self, client: Client) -> Self {
+        Self { client, ..self.clone() }
+    }
+
     /// The client, for sessions.
     pub fn client(&self) -> &Client {
         &self.client

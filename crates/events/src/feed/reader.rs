@@ -63,6 +63,11 @@ impl Feed {
         Self { context, head, polled_at: std::sync::Arc::default(), invalid }
     }
 
+    /// The same feed, read in another context of the same databases. Both share what is known of the head.
+    pub fn through(&self, context: Context) -> Self {
+        Self { context, ..self.clone() }
+    }
+
     /// A sequencer, to be run in this process. Its readers here learn of new events at once.
     pub fn sequencer(&self, settings: FeedConfig) -> Sequencer {
         Sequencer::new(self.context.clone(), settings, self.head.clone())
