@@ -20,7 +20,7 @@ fi
 
 export POSTRIDER_BIN=${POSTRIDER_BIN:-${CARGO_TARGET_DIR:-$repo/target}/debug/postrider}
 [[ -x $POSTRIDER_BIN ]] || die clients "there is no $POSTRIDER_BIN; run: cargo build"
-"$services" install node go java python
+"$services" install "${languages[@]}"
 borrow_services mongodb mongodb-auth rabbitmq kafka
 
 run_language() { # run_language LANGUAGE

@@ -25,7 +25,9 @@ scripts/book.sh
 say lint "clippy…"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 say lint "documentation…"
-RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+# With the examples, dependencies have the same features as for clippy, and are not checked a second time. Not `--bins`: the
+# page of the daemon's binary has the name of its library's.
+RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features --lib --bin postrider-demo --examples
 say lint "dependencies: licences, versions, sources…"
 deny() { "$POSTRIDER_CARGO_DENY" --config .deny.toml --locked "$@"; }
 deny check licenses bans sources

@@ -2,6 +2,7 @@
 # The real servers that tests, benches and the demo need, without Docker (with Docker: `docker compose up`).
 #
 #   scripts/services.sh install [NAME…]   fetch what is missing; as root also by apt-get
+#   scripts/services.sh packages [NAME…]  only the part of it that is done by apt-get
 #   scripts/services.sh start   [NAME…]   install, start, and wait until ready; fine if running already
 #   scripts/services.sh stop    [NAME…]   stop; data and downloads stay. Without names also tests' forgotten servers
 #   scripts/services.sh status  [NAME…]   one line each; exit 0 if all run
@@ -42,7 +43,7 @@ usage() {
 export_line() { [[ -z $2 ]] || printf 'export %s=%q\n' "$1" "$2"; }
 is_server() { [[ " ${servers[*]} " == *" $1 "* ]]; }
 
-# One run at a time may install, start or stop.
+# One run at a time may start or stop.
 lock() {
   exec 9>"$run/lock"
   flock --nonblock 9 && return
@@ -50,32 +51,41 @@ lock() {
   flock 9
 }
 
-# Does NAME_ACT for all names at once; fails if one of them fails.
+# Installs one name: a second process that wants the same one waits.
+install_one() { (flock 8 && "${1}_install") 8>"$run/install-$1.lock"; }
+start_one() { "${1}_start"; }
+stop_one() { "${1}_stop"; }
+
+# Does ACT for all names at once; fails if one of them fails.
 all_at_once() { # all_at_once ACT NAME…
   local act=$1 name pid pids=() failed=0
   shift
   for name in "$@"; do
-    "${name}_$act" &
+    "$act" "$name" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
   return "$failed"
 }
 
-do_install() {
+do_packages() {
   local name packages=()
   mapfile -t packages < <(for name in "$@"; do "${name}_packages" | tr ' ' '\n'; done | sort -u)
   install_packages "${packages[@]}"
-  all_at_once install "$@"
+}
+
+do_install() {
+  do_packages "$@"
+  all_at_once install_one "$@"
 }
 
 do_start() {
   do_install "$@"
-  all_at_once start "${chosen_servers[@]}"
+  all_at_once start_one "${chosen_servers[@]}"
 }
 
 do_stop() {
-  all_at_once stop "${chosen_servers[@]}"
+  all_at_once stop_one "${chosen_servers[@]}"
   [[ $all == yes ]] || return 0
   if [[ -n $(pids_marked "$(mark_of_all)") ]]; then
     warn services "killing servers that a test started and left"
@@ -129,10 +139,10 @@ for name in "$@"; do
 done
 
 case $command in
-  install | start | stop | clean)
+  start | stop | clean)
     lock
     "do_$command" "$@"
     ;;
-  status | env) "do_$command" "$@" ;;
+  install | packages | status | env) "do_$command" "$@" ;;
   *) usage ;;
 esac

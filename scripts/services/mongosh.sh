@@ -12,7 +12,7 @@ mongosh_packages() { mongosh_binary >/dev/null || node_packages; }
 
 mongosh_install() {
   mongosh_binary >/dev/null && return
-  node_install
+  install_one node
   local start node part=$mongosh_dir.part
   start=$(now_ms)
   node=$(node_home)/node

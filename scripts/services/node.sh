@@ -15,10 +15,7 @@ node_home() {
 
 node_packages() { [[ -n $(node_home) ]] || wheel_packages; }
 
-# Several tools are installed at once that need it.
-node_install() { (flock 8 && node_install_once) 8>"$run/node.lock"; }
-
-node_install_once() {
+node_install() {
   [[ -z $(node_home) ]] || return 0
   local part=$node_dir.part
   say node "fetching Node ($NODE_WHEEL, 60 MB)…"

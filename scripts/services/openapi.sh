@@ -12,7 +12,7 @@ openapi_packages() { openapi_home >/dev/null || node_packages; }
 
 openapi_install() {
   openapi_home >/dev/null && return
-  node_install
+  install_one node
   local start part=$openapi_dir.part
   start=$(now_ms)
   say openapi "fetching its packages…"

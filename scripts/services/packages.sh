@@ -11,6 +11,11 @@ install_packages() { # install_packages PACKAGE…
   elif ((EUID != 0)); then
     die packages "missing: $*. Install them as root: apt-get install --no-install-recommends $*"
   fi
+  # Two processes at once would each remove the other's policy hook.
+  (flock 8 && fetch_packages "$@") 8>"$run/packages.lock"
+}
+
+fetch_packages() { # fetch_packages PACKAGE…
   local start
   start=$(now_ms)
   say packages "installing $* (apt-get)…"

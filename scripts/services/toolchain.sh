@@ -23,18 +23,3 @@ toolchain_install() {
   cargo clippy --version >/dev/null 2>&1 || quietly toolchain "$logs/install-toolchain.log" rustup component add clippy
   cargo fmt --version >/dev/null 2>&1 || quietly toolchain "$logs/install-toolchain.log" rustup component add rustfmt
 }
-
-# Builds the program of a crate from crates.io into DIR/bin, unless it is there. Without optimisation: that takes a minute
-# or two to build, and seconds to run.
-install_crate() { # install_crate PROGRAM CRATE VERSION DIR [ARG…], with ARGs for `cargo install`
-  local program=$1 crate=$2 version=$3 dir=$4 start
-  [[ ! -x $dir/bin/$crate ]] || return 0
-  start=$(now_ms)
-  say "$program" "building $crate $version; takes some minutes…"
-  CARGO_PROFILE_DEV_DEBUG=0 quietly "$program" "$logs/install-$program.log" cargo install --locked --debug \
-    --version "$version" "$crate" "${@:5}" --root "$dir.part" --target-dir "$dir.target" ||
-    die "$program" "failed to build it; cargo must reach its registry"
-  rm -rf "$dir.target" "$dir"
-  mv "$dir.part" "$dir"
-  say "$program" "installed in $(since "$start")"
-}

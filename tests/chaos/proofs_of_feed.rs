@@ -24,7 +24,7 @@ async fn quiet() -> History {
     History::begin(plan, Servers::default()).await
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn seeded_faults_of_positions_are_caught() {
     let history = quiet().await;
     let acknowledged = history.happen().await;

@@ -175,7 +175,7 @@ async fn a_changed_retention_is_adjusted_in_place_by_either() {
     assert_eq!(verify(&bare.collections, &with_retention(3_600)).await.unwrap(), []);
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_conflicting_index_is_named_in_an_error_and_stays() {
     let pending = doc! { "status": "pending" };
     for (mine, named) in [
@@ -247,7 +247,7 @@ async fn records_with_one_dedup_key_are_named_as_the_obstacle() {
     assert_eq!(bare.records().count_documents(doc! {}).await.unwrap(), 2);
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_view_or_capped_collection_is_refused_by_name() {
     for (create, found) in [
         (doc! { "create": "outbox_records", "viewOn": "other" }, "a view"),

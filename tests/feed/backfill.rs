@@ -31,7 +31,7 @@ async fn import(test: &TestFeed, aggregates: i64, versions: i64) {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn backfill_under_load_skips_nothing() {
     let test = TestFeed::new().await;
     import(&test, 60, 20).await;

@@ -32,7 +32,7 @@ async fn the_next_process_delivers_everything_after_a_kill() {
     next.stop().await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_suspended_process_continues_and_loses_nothing() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     let settings = ["relay.lease=2s", "sinks.rabbit.timeout=1s", "relay.batch_size=10"];

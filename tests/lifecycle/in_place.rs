@@ -157,7 +157,7 @@ async fn a_holder_cut_off_from_mongodb_is_replaced_and_ends() {
     next.stop().await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn leases_of_a_dead_instance_are_taken_over_with_its_partitions() {
     let (outbox, queue) = (TestOutbox::new().await, Queue::declare().await);
     // A busy machine must not let the first one seem dead before it is.

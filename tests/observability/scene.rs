@@ -99,7 +99,7 @@ impl Alerts<'_> {
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn each_fault_raises_its_alert_and_the_dashboard_has_data() {
     let file = file(RULES);
     let (prometheus, mut processes) = join!(Prometheus::start(&file), Processes::start());

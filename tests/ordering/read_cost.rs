@@ -139,7 +139,7 @@ async fn keys_examined_do_not_grow_with_history_or_backlogs() {
     assert_few(&reads);
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn keys_examined_do_not_grow_with_the_keys_of_a_sink_that_is_down() {
     let reads = keys_examined(doc! { "$add": ["$n", 0] }).await;
 

@@ -355,7 +355,7 @@ async fn no_read_grows_with_the_unstamped_backlog_of_a_key() {
     no_read_grows(1, 8_000).await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn no_read_grows_with_the_unstamped_backlogs_of_some_keys() {
     no_read_grows(10, 1_500).await;
 }

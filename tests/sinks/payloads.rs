@@ -143,7 +143,7 @@ async fn records_too_large_for_a_lease_die() {
 }
 
 /// They once stayed pending for ever, since no partition fitted, and nothing was logged.
-#[fixture::test]
+#[fixture::test(long)]
 async fn unstamped_records_too_large_for_a_lease_die() {
     let (outbox, vhost) = (TestOutbox::new().await, Vhost::new().await);
     let amqp = vhost.amqp_client().await;

@@ -42,7 +42,7 @@ fn id(record: &Document) -> &str {
     record.get_str("_id").unwrap()
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_forbidden_routing_key_counts_attempts_of_its_record_alone() {
     let outage = Outage::new().await;
     let (outbox, amqp) = (&outage.outbox, &outage.amqp);

@@ -100,7 +100,7 @@ async fn run_outage(trouble: Fault) {
     outage.end(first).await;
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_lease_that_ends_in_a_publish_counts_once() {
     tokio::join!(run_outage(Fault::Suspended), run_outage(Fault::CutOff));
 }

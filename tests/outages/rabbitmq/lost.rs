@@ -242,7 +242,7 @@ async fn downs_by_a_connection_that_hangs(more: &[&str]) -> usize {
     downs
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_connection_that_hangs_is_replaced_and_its_sink_stays_up() {
     // On a busy machine a connection takes longer to open than the two seconds of the other
     // outages, and now and then than these.
@@ -364,7 +364,7 @@ async fn a_record_dies_without_a_dead_letter_that_breaks_the_sink() {
     assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_sink_that_is_down_is_probed_with_growing_pauses() {
     let outage = Outage::new().await;
     outage.amqp.classic("taken").await;

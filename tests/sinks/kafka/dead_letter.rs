@@ -67,7 +67,7 @@ async fn a_record_that_breaks_its_sink_dies_with_a_dead_letter_on_it() {
     assert_eq!(dead_letters_of(false).await, (vec!["p0ison".to_owned()], 1.0, 0.0));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_record_dies_without_a_dead_letter_that_breaks_the_sink() {
     assert_eq!(dead_letters_of(true).await, (vec![], 0.0, 1.0));
 }

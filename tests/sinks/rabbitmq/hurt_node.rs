@@ -21,7 +21,7 @@ async fn queue(uri: &str) -> String {
     name
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_stopped_broker_is_noticed_without_a_publish() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -46,7 +46,7 @@ async fn a_stopped_broker_is_noticed_without_a_publish() {
     assert_eq!(AmqpClient::on(&turn.node.uri()).await.take_ids(&queue).await, ["before", "after"]);
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_frozen_broker_is_used_again_once_thawed() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -125,7 +125,7 @@ async fn a_blocked_connection_counts_nothing_and_continues_later() {
     assert_eq!(found.len(), 52);
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_broker_that_dies_while_it_blocks_is_reconnected() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;
@@ -146,7 +146,7 @@ async fn a_broker_that_dies_while_it_blocks_is_reconnected() {
     sink.publish(message("after", "", &queue)).await.unwrap();
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_message_above_the_brokers_limit_is_too_large_when_alone() {
     let turn = turn().await;
     let queue = queue(&turn.node.uri()).await;

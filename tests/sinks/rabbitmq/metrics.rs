@@ -68,7 +68,7 @@ async fn unconfirmed_and_returned_messages_are_counted() {
     assert_eq!(measured.value("connections_total"), Some(1.0));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn blocked_connection_is_reported_until_it_ends_and_a_reconnect_is_counted() {
     let turn = turn().await;
     let queue = unique("q-");

@@ -47,7 +47,7 @@ async fn until_confirmed(sink: &std::sync::Arc<Kafka>, topic: &str, what: &str) 
     }
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_broker_restart_costs_no_attempt_and_no_message() {
     let mut node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
@@ -78,7 +78,7 @@ async fn a_broker_restart_costs_no_attempt_and_no_message() {
     assert!(found.contains(&"before".to_owned()));
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn a_hanging_broker_costs_no_attempt_and_no_message() {
     let node = Node::start().await;
     let topic = Topic::on(&node.brokers(), 1, &[]).await;
