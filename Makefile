@@ -1,6 +1,6 @@
 # The commands for development; each runs a script in scripts/.
 
-.PHONY: help demo test test-all chaos model mutants fuzz lint book bench image services services-stop
+.PHONY: help demo test test-all chaos model mutants fuzz lint advisories book bench image services services-stop
 # Targets given together run one after another, each with its own exit code.
 .NOTPARALLEL:
 
@@ -13,6 +13,7 @@ help:
 	@echo 'make mutants        changes of the protocol modules that the tests must notice: MODULES (all of them)'
 	@echo 'make fuzz           random input to all parsers, for FUZZ_MINUTES (5)'
 	@echo 'make lint           formatting, words, spelling, clippy, documentation, dependencies, scripts'
+	@echo 'make advisories     known vulnerabilities of the dependencies; fails without the database'
 	@echo 'make book           the documentation as a book, in target/book'
 	@echo 'make bench          the benchmarks'
 	@echo 'make image          the container image, built and proved without Docker; needs root'
@@ -42,6 +43,9 @@ fuzz:
 
 lint:
 	@scripts/lint.sh
+
+advisories:
+	@scripts/advisories.sh
 
 book:
 	@scripts/book.sh

@@ -35,7 +35,7 @@ if timeout 120 "$POSTRIDER_CARGO_DENY" --config .deny.toml fetch db >"$logs/advi
   say lint "dependencies: advisories…"
   deny check advisories
 else
-  say lint "advisories: skipped, the database cannot be reached ($logs/advisories.log)"
+  say lint "advisories: skipped, the database cannot be reached ($logs/advisories.log); \`make advisories\` fails then"
 fi
 if have shellcheck; then
   say lint "scripts…"

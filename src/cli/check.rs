@@ -6,8 +6,9 @@ use clap::Args;
 
 use crate::check::{self, Finding};
 use crate::cli::global::{Failure, GlobalArgs, block_on, warn};
-use crate::cli::output::{self, Format, OutputArgs, padded, printable};
+use crate::cli::output::{self, Format, OutputArgs, padded};
 use crate::config::resolve;
+use crate::telemetry::printable;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

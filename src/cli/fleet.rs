@@ -8,6 +8,7 @@ use crate::cli::existing;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output::{self, OutputArgs};
 use crate::partition::fleet::{Fleet, FleetView};
+use crate::telemetry::printable;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum RelayCommand {
@@ -68,7 +69,8 @@ fn relaying(view: &FleetView) -> Vec<String> {
         let names = view.names.iter().find(|(_, entry)| entry.holder == id);
         names.map(|(name, _)| name.clone())
     };
-    members.map(|member| name(member.id).unwrap_or_else(|| member.id.to_string())).collect()
+    let names = members.map(|member| name(member.id).unwrap_or_else(|| member.id.to_string()));
+    names.map(|name| printable(&name).into_owned()).collect()
 }
 
 fn describe_pause(paused: bool, reached: &[String]) -> String {

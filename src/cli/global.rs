@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::config::load::{ConfigLoadError, Inputs, LoadedConfig, load};
 use crate::config::resolve::beyond;
@@ -11,7 +12,7 @@ use crate::config::variable::PREFIX;
 use crate::config::{ConfigProblem, Resolved, resolve};
 use crate::outbox::collections::Collections;
 use crate::store::connect;
-use crate::telemetry::chain;
+use crate::telemetry::{chain, printable};
 
 /// The heading of the options of every command.
 pub(super) const HEADING: &str = "Global options";
@@ -51,6 +52,9 @@ impl From<Vec<ConfigProblem>> for Failure {
 }
 
 impl GlobalArgs {
+    /// The configuration. From here on the process has secrets in its memory, which the kernel shows to no other
+    /// process of its user: it writes no core file, whatever `ulimit -c` and `core_pattern` are, and refuses
+    /// debuggers.
     pub(super) fn load(&self) -> Result<LoadedConfig, Failure> {
         let mut environment = Vec::new();
         for (name, value) in std::env::vars_os() {
@@ -64,7 +68,7 @@ impl GlobalArgs {
             }
         }
         let inputs = Inputs { file: self.config.clone(), environment, set: self.set.clone() };
-        load(&inputs).map_err(|error| match error {
+        let loaded = load(&inputs).map_err(|error| match error {
             ConfigLoadError::Problems { mut problems, rest } => {
                 warn(&rest.warnings);
                 problems.extend(beyond(&problems, &rest));
@@ -74,7 +78,12 @@ impl GlobalArgs {
                 warn(&inputs.warnings());
                 Failure::Usage(vec![chain(&error)])
             }
-        })
+        })?;
+        if !loaded.config.ops.core_dumps {
+            // (It runs on a kernel that cannot do it too.)
+            let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        }
+        Ok(loaded)
     }
 
     /// The configuration, and the plan that the parts are built from.
@@ -104,7 +113,7 @@ fn resolved(loaded: &LoadedConfig) -> Result<Resolved, Failure> {
 /// Prints warnings: they often explain the errors after them.
 pub(super) fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        eprintln!("warning: {}", printable(warning));
     }
 }
 

@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use crate::cli::global::{Failure, GlobalArgs, block_on};
 use crate::cli::output;
 use crate::ops::client::{self, ask};
+use crate::telemetry::printable;
 
 /// Far above any report, which has a part for each sink and a few more.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -27,7 +28,7 @@ pub(super) fn run(global: &GlobalArgs, options: &Options) -> Result<(), Failure>
         let (status, body) = asked.map_err(anyhow::Error::from)?;
         let line = format!("http://{address}{page}: {} {body}", status.as_u16());
         match status {
-            StatusCode::OK => output::text(&format!("{line}\n")),
+            StatusCode::OK => output::text(&format!("{}\n", printable(&line))),
             _ => Err(Failure::Failed(anyhow!(line))),
         }
     })

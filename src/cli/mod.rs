@@ -29,10 +29,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing::{Level, error};
 
 use crate::cli::fleet::FleetRequest;
 use crate::cli::global::{Failure, GlobalArgs};
-use crate::telemetry::chain;
+use crate::telemetry::{self, chain, printable};
 
 /// Transactional outbox relay for MongoDB: delivers records to RabbitMQ or Kafka, in the order of their keys.
 #[derive(Debug, Parser)]
@@ -131,13 +132,17 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(problems)) => {
-            let lines: Vec<String> =
-                problems.iter().map(|problem| format!("error: {problem}\n")).collect();
-            to_stderr(&lines.concat());
+            let line = |problem: &String| format!("error: {}\n", printable(problem));
+            to_stderr(&problems.iter().map(line).collect::<String>());
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {
-            to_stderr(&format!("error: {}\n", chain(error.as_ref())));
+            let error = chain(error.as_ref());
+            if telemetry::is_json() && tracing::enabled!(Level::ERROR) {
+                error!(error, "ended with a failure");
+            } else {
+                to_stderr(&format!("error: {}\n", printable(&error)));
+            }
             ExitCode::FAILURE
         }
         Err(Failure::AlreadyReported) => ExitCode::FAILURE,

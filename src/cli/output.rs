@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cli::global::Failure;
 use crate::json_view;
+use crate::telemetry::{printable, printable_json};
 
 /// The widest cell of a list: a UUID and most errors fit.
 pub(super) const MAX_CELL_CHARS: usize = 80;
@@ -44,10 +45,10 @@ pub(super) fn text(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints JSON, indented.
+/// Prints JSON, indented, which is safe on a terminal too.
 pub(super) fn json(value: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(value).context("cannot format the result")?;
-    text(&format!("{json}\n"))
+    text(&format!("{}\n", printable_json(&json)))
 }
 
 /// Prints rows below a heading, each column as wide as its widest cell.
@@ -58,7 +59,7 @@ pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) -> Result<(), Failur
 fn lay_out(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heading)
-        .chain(rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()))
+        .chain(rows.iter().map(|row| row.iter().map(|cell| printable(cell).into_owned()).collect()))
         .collect();
     let mut widths: Vec<usize> = Vec::new();
     for row in &rows {
@@ -85,24 +86,6 @@ fn lay_out(heading: &[&str], rows: &[Vec<String>]) -> String {
 pub(super) fn padded(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(text.chars().count());
     text.chars().chain(std::iter::repeat_n(' ', missing)).collect()
-}
-
-/// A text that is safe on a terminal: control characters, line breaks and marks of the writing direction
-/// are escaped.
-pub(super) fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\u{061c}'
-            | '\u{200e}'
-            | '\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => printable.extend(character.escape_unicode()),
-            _ if character.is_control() => printable.extend(character.escape_default()),
-            _ => printable.push(character),
-        }
-    }
-    printable
 }
 
 /// A text of at most `widest` characters; a longer one ends in an ellipsis.

@@ -12,6 +12,7 @@ use crate::context::{CollectionKind, Context};
 use crate::names::{AggregateName, check_name};
 use crate::schema::{self, Applied, Difference, Hazard, SchemaError};
 use crate::store::connect;
+use crate::telemetry::printable;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -160,7 +161,7 @@ async fn verify(plan: &Resolved, named: &Named) -> Result<(), Failure> {
     // A database without a context is a difference of each of its collections.
     let mut seen = HashSet::new();
     lines.retain(|line| seen.insert(line.clone()));
-    output::text(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+    output::text(&lines.iter().map(|line| format!("{}\n", printable(line))).collect::<String>())?;
     if lines.is_empty() { Ok(()) } else { Err(Failure::AlreadyReported) }
 }
 

@@ -3,6 +3,7 @@
 use toml::{Table, Value};
 
 use postrider_settings::quoted;
+use postrider_settings::secret::shown_name;
 
 use crate::config::keys::dotted;
 use crate::config::load::LoadedConfig;
@@ -38,7 +39,8 @@ impl Printer<'_> {
         }
         if !leaves.is_empty() {
             if !path.is_empty() {
-                self.text.push_str(&format!("\n[{}]\n", dotted(path)));
+                let shown: Vec<String> = path.iter().map(|name| shown_name(name).into()).collect();
+                self.text.push_str(&format!("\n[{}]\n", dotted(&shown)));
             }
             self.text.push_str(&leaves);
         }
@@ -162,9 +164,10 @@ mod tests {
             "sinks.k.kind=kafka",
             "sinks.k.brokers=[\"one:1\", \"kafka://u:hidden@h:1\"]",
             "mongo.database=mongodb://u:hidden@h/db",
-            "routes=[{headers = {a = \"https://u:hidden@h\", key_file = \"shown three\"}}]",
+            "routes=[{headers = {a = \"https://u:hidden@h\", Authorization = \"Bearer hidden\", key_file = \"shown three\"}}]",
             "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
             "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\" }]",
+            "events.context=u%3Ahidden%40h",
         ]));
 
         assert!(!printed.contains("hidden"), "{printed}");

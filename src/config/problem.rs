@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use postrider_settings::secret::shown_name;
 use postrider_settings::{Violation, did_you_mean};
 
 /// Where one value came from.
@@ -62,12 +63,26 @@ impl fmt::Display for ConfigProblem {
         if self.origin != Origin::Default {
             write!(f, "{}: ", self.origin)?;
         }
-        f.write_str(&self.key)?;
+        f.write_str(&shown_key(&self.key))?;
         if let Some(value) = &self.value {
             write!(f, " = {value}")?;
         }
         write!(f, ": {}", self.detail)
     }
+}
+
+/// The key without a name in it that may be a secret in the wrong place.
+fn shown_key(key: &str) -> String {
+    let parts = key.split('"').enumerate().map(|(at, part)| {
+        if at % 2 == 1 {
+            return match shown_name(part) {
+                shown if shown == part => format!("\"{part}\""),
+                hidden => hidden.to_owned(),
+            };
+        }
+        part.split('.').map(shown_name).collect::<Vec<_>>().join(".")
+    });
+    parts.collect()
 }
 
 /// The end of the deserializer's message about a value that is not text, where an enum is expected.
@@ -123,6 +138,20 @@ mod tests {
 
         let line = "a.toml:6: relay.max_attempts = 0: must be between 1 and 1000000";
         assert_eq!(problem.to_string(), line);
+    }
+
+    #[test]
+    fn name_that_may_be_a_secret_is_not_shown() {
+        for (key, shown) in [
+            ("sinks.\"u:p@h.example\".uri", "sinks.***.uri"),
+            ("sinks.Xk29vLqTz7RmB4wYd8Nc.uri", "sinks.***.uri"),
+            (
+                "sinks.\"a b\".properties.\"sasl.password\"",
+                "sinks.\"a b\".properties.\"sasl.password\"",
+            ),
+        ] {
+            assert_eq!(ConfigProblem::new(key, "x").to_string(), format!("{shown}: x"));
+        }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use postrider_settings::properties::{HIDDEN, Properties};
-use postrider_settings::secret::{SecretUri, shown_path};
+use postrider_settings::secret::{
+    check_hosts, is_secret_header, shown_name, shown_path, shown_text,
+};
 use toml::{Table, Value};
 
 use crate::config::keys;
@@ -66,9 +68,18 @@ pub(super) fn hide(path: &[String], value: &Value) -> Value {
         (_, Value::String(text)) if keys::is_file(path) => {
             Value::String(shown_path(Path::new(text)))
         }
-        (_, Value::String(text)) if text.contains("://") && text.contains('@') => {
-            Value::String(SecretUri::from(text.as_str()).redacted())
+        (["routes", _, "headers", name], _) if is_secret_header(name) => {
+            Value::String(HIDDEN.into())
         }
+        ([.., "sink" | "default_sink"], Value::String(name)) => {
+            Value::String(shown_name(name).to_owned())
+        }
+        (["sinks", _, "brokers", ..] | [_, "listen"], Value::String(text))
+            if check_hosts(text).is_err() =>
+        {
+            Value::String(HIDDEN.into())
+        }
+        (_, Value::String(text)) => Value::String(shown_text(text).into_owned()),
         (_, Value::Array(items)) => {
             let items = items.iter().enumerate();
             Value::Array(items.map(|(at, item)| hide(&below(at.to_string()), item)).collect())

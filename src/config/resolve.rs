@@ -12,6 +12,7 @@ use postrider_relay::partition::fingerprint::Fingerprint;
 use postrider_relay::partition::fleet;
 use postrider_relay::partition::heartbeat::InstanceInfo;
 use postrider_relay::settings::Settings;
+use postrider_settings::secret::{check_hosts, shown_name};
 use postrider_settings::{Rules, Violation, did_you_mean, quoted};
 use postrider_sinks::configured::ConfiguredSink;
 use postrider_sinks::registry::KindConfig;
@@ -143,6 +144,11 @@ fn check(config: &Config) -> Result<Resolved, Vec<Violation>> {
     check_sinks(config, &mut rules);
     rules.within("partitions", |rules| config.partitions.validate(rules));
     rules.within("log", |rules| config.log.validate(rules));
+    for (key, listen) in [("ops.listen", &config.ops.listen), ("api.listen", &config.api.listen)] {
+        if let Err(detail) = check_hosts(listen) {
+            rules.wrong(key, detail);
+        }
+    }
     if let Err(detail) = listen_host(&config.ops.listen) {
         rules.wrong("ops.listen", detail);
     }
@@ -225,6 +231,9 @@ fn check_sinks(config: &Config, rules: &mut Rules) {
     }
     let mut files = BTreeMap::new();
     for (name, sink) in &config.sinks {
+        let detail =
+            "a sink's name is in logs and metrics, and this one may be a secret; rename it";
+        rules.require(shown_name(name) == name, format!("sinks.{}", quoted(name)), detail);
         rules.within("sinks", |rules| sink.validate(name, rules));
         if let KindConfig::File(own) = &sink.kind
             && let Some(path) = own.comparable_path()
@@ -247,8 +256,9 @@ fn check_sinks(config: &Config, rules: &mut Rules) {
     let dead = relay.dead_letter.iter().map(|it| ("relay.dead_letter.sink".to_owned(), &it.sink));
     for (key, sink) in default.chain(of_routes).chain(dead) {
         let names: Vec<&str> = config.sinks.keys().map(String::as_str).collect();
-        let there_is = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        let nearest = did_you_mean(sink.as_str(), names.iter().copied());
+        let shown: Vec<&str> = names.iter().copied().map(shown_name).collect();
+        let there_is = if names.is_empty() { "none".to_owned() } else { shown.join(", ") };
+        let nearest = did_you_mean(sink.as_str(), shown);
         let is_known = config.sinks.contains_key(sink.as_str());
         rules.require(
             is_known,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
@@ -147,7 +148,7 @@ pub(super) async fn read_json<T: RequestBody>(
     complete: impl FnOnce(&mut Document) -> Vec<Flaw>,
 ) -> Result<T, Problem> {
     check_form(request.headers())?;
-    let bytes = bytes(request, shared.max_body).await?;
+    let bytes = bytes(request, shared).await?;
     let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("is not valid UTF-8"))?;
     read_completed(text, complete).map_err(|error| match error {
         BodyError::Syntax(error) => Problem::malformed(format!("invalid JSON: {error}")),
@@ -202,7 +203,7 @@ impl FromRequest<Api> for NoBody {
             return Err(Problem::invalid(flaws));
         }
         let is_empty = |body: serde_json::Map<String, serde_json::Value>| body.is_empty();
-        match bytes(request, shared.max_body).await {
+        match bytes(request, shared).await {
             Ok(bytes) if bytes.is_empty() => Ok(Self),
             Ok(bytes) if serde_json::from_slice(&bytes).is_ok_and(is_empty) => Ok(Self),
             Ok(_) => Err(Problem::wrong(
@@ -214,19 +215,30 @@ impl FromRequest<Api> for NoBody {
     }
 }
 
-async fn bytes(request: Request, limit: usize) -> Result<Bytes, Problem> {
+/// How long after SIGTERM a body may still arrive: that of a client that sends it.
+const LATE_BODY_GRACE: Duration = Duration::from_secs(2);
+
+async fn bytes(request: Request, shared: &Api) -> Result<Bytes, Problem> {
+    let limit = shared.max_body;
     let too_large = || Problem::too_large(format!("a body must have at most {limit} bytes"));
     let length = read_valid(request.headers(), CONTENT_LENGTH.as_str());
     if length.and_then(|text| text.parse::<usize>().ok()).is_some_and(|length| length > limit) {
         return Err(too_large());
     }
-    axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
-        if error.into_inner().is::<LengthLimitError>() {
-            too_large()
-        } else {
-            Problem::malformed("the body ended early")
-        }
-    })
+    let stopped = async {
+        shared.stop.cancelled().await;
+        tokio::time::sleep(LATE_BODY_GRACE).await;
+    };
+    tokio::select! {
+        body = axum::body::to_bytes(request.into_body(), limit) => body.map_err(|error| {
+            if error.into_inner().is::<LengthLimitError>() {
+                too_large()
+            } else {
+                Problem::malformed("the body ended early")
+            }
+        }),
+        () = stopped => Err(Problem::unavailable("stopping, and the body has not arrived; retry")),
+    }
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ fn complete(call: &mut Operation) {
         }
         let header = |kind, description| {
             let schema = ObjectBuilder::new().schema_type(kind);
-            HeaderBuilder::new().schema(schema).description(Some(description)).build()
+            HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
         };
         let id = "the id of the request: that of the client if it has up to 128 printable characters, else a new one";
         built = built.header("x-request-id", header(Type::String, id));
@@ -232,7 +232,9 @@ mod tests {
             for call in [item.get, item.put, item.post, item.delete].into_iter().flatten() {
                 for (status, answer) in call.responses.responses {
                     let RefOr::T(answer) = answer else { continue };
-                    let is_typed = answer.content.values().all(|content| content.schema.is_some());
+                    let is_typed = answer.content.values().all(
+                        |content| matches!(content, RefOr::T(content) if content.schema.is_some()),
+                    );
                     let is_empty = answer.content.is_empty();
                     assert!(is_typed && (is_empty == (status.as_str() >= "204")), "{status}");
                 }

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 pub struct OpsConfig {
     /// The address of `/livez`, `/readyz`, `/metrics` and `/blocked-keys`. With port 0 the system chooses a free port; the log names the address.
     pub listen: String,
+    /// Whether a crash may write a core file, and programs of the same user may attach as debuggers or read the process's environment. Each of them shows passwords, tokens and payloads.
+    pub core_dumps: bool,
 }
 
 impl Default for OpsConfig {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:9464".into() }
+        Self { listen: "127.0.0.1:9464".into(), core_dumps: false }
     }
 }
 

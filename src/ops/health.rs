@@ -43,13 +43,21 @@ impl HealthPart {
     }
 }
 
-/// The body of `/readyz`.
+/// The body of `/readyz`; its details are for this host only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HealthReport {
     /// The worst of the parts.
     pub status: HealthStatus,
     /// The parts by name.
     pub parts: BTreeMap<String, HealthPart>,
+}
+
+impl HealthReport {
+    /// The same report without its texts, which have names of brokers, users and collections.
+    pub fn without_details(mut self) -> Self {
+        self.parts.values_mut().for_each(|part| part.detail.clear());
+        self
+    }
 }
 
 type Check = Arc<dyn Fn() -> HealthPart + Send + Sync>;

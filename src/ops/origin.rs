@@ -17,6 +17,8 @@ use crate::ops::problem_code::ProblemCode;
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignRequest {
+    /// The client is not on this host.
+    Peer,
     /// `Host` is not a name of loopback.
     Host,
     /// `Origin` is another site than `Host`.
@@ -27,7 +29,7 @@ impl ForeignRequest {
     /// The HTTP status.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::Peer | Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::Origin => StatusCode::FORBIDDEN,
         }
     }
@@ -35,7 +37,7 @@ impl ForeignRequest {
     /// The stable code of the problem.
     pub fn code(self) -> ProblemCode {
         match self {
-            Self::Host => ProblemCode::ForeignHost,
+            Self::Peer | Self::Host => ProblemCode::ForeignHost,
             Self::Origin => ProblemCode::ForeignOrigin,
         }
     }
@@ -43,6 +45,7 @@ impl ForeignRequest {
     /// What is wrong, and what to do.
     pub fn detail(self) -> &'static str {
         match self {
+            Self::Peer => "only clients on the host of the process may read this",
             Self::Host => {
                 "without tokens, the header Host must be localhost, an address in 127.0.0.0/8 \
                  or [::1]"

@@ -3,7 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -66,6 +67,7 @@ impl OpsServer {
             .route(BLOCKED_KEYS, get(blocked_keys))
             .layer(middleware::from_fn(refuse_foreign))
             .with_state(context);
+        let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
         axum::serve(self.listener, routes).await
     }
 }
@@ -79,12 +81,21 @@ const BLOCKED_KEYS: &str = "/blocked-keys";
 async fn refuse_foreign(request: Request, next: Next) -> Result<Response, ForeignRequest> {
     let (parts, body) = request.into_parts();
     check_origin(&parts)?;
-    // Keys are for clients on this host only; a rebound page has another `Host`.
-    let shows_keys = parts.uri.path() == BLOCKED_KEYS;
-    if shows_keys || !matches!(parts.method, Method::GET | Method::HEAD) {
+    // Keys are for clients on this host only.
+    if parts.uri.path() == BLOCKED_KEYS {
+        check_local(&parts)?;
+    } else if !matches!(parts.method, Method::GET | Method::HEAD) {
         check_host(&parts)?;
     }
     Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+/// Refuses a request that is not from this host, or to another name than loopback's, as a page sends it
+/// after DNS rebinding.
+fn check_local(request: &Parts) -> Result<(), ForeignRequest> {
+    let peer = request.extensions.get::<ConnectInfo<SocketAddr>>();
+    let is_local = peer.is_some_and(|ConnectInfo(peer)| peer.ip().to_canonical().is_loopback());
+    if is_local { check_host(request) } else { Err(ForeignRequest::Peer) }
 }
 
 /// An answer is enough: a restart would help in no other case.
@@ -92,8 +103,11 @@ async fn livez() -> impl IntoResponse {
     Json(serde_json::json!({ "status": "ok" }))
 }
 
-async fn readyz(State(context): State<Context>) -> impl IntoResponse {
-    let report = context.health.report();
+async fn readyz(State(context): State<Context>, request: Parts) -> impl IntoResponse {
+    let mut report = context.health.report();
+    if check_local(&request).is_err() {
+        report = report.without_details();
+    }
     let code = match report.status {
         HealthStatus::Ok | HealthStatus::Degraded => StatusCode::OK,
         HealthStatus::Down => StatusCode::SERVICE_UNAVAILABLE,
@@ -118,4 +132,30 @@ async fn page(State(context): State<Context>) -> impl IntoResponse {
     // Rendering drains the histograms; `upkeep` does without scrapes.
     let page = crate::telemetry::metrics::page(&context.metrics);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_local_by_its_peer_and_its_host() {
+        for (peer, host, expected) in [
+            (Some("127.0.0.1:1"), "localhost:9464", Ok(())),
+            (Some("[::1]:1"), "127.0.0.1", Ok(())),
+            (Some("[::ffff:127.0.0.1]:1"), "[::1]:9464", Ok(())),
+            (Some("10.0.0.7:1"), "localhost", Err(ForeignRequest::Peer)),
+            (Some("[::ffff:10.0.0.7]:1"), "localhost", Err(ForeignRequest::Peer)),
+            (None, "localhost", Err(ForeignRequest::Peer)),
+            (Some("127.0.0.1:1"), "postrider.shop", Err(ForeignRequest::Host)),
+        ] {
+            let mut request = Request::builder().header("host", host).body(()).unwrap();
+            if let Some(peer) = peer {
+                let peer: SocketAddr = peer.parse().unwrap();
+                request.extensions_mut().insert(ConnectInfo(peer));
+            }
+
+            assert_eq!(check_local(&request.into_parts().0), expected, "{peer:?} {host}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::telemetry::log::{LEVELS, check_level};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// `json`, `text`, or `auto`: text on a terminal, JSON otherwise.
+    /// `json`, `text`, or `auto`: text on a terminal, JSON otherwise. In JSON, panics and the error that ends the process are lines of the log too. Invalid arguments and configurations are reported before the log, as text.
     pub format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `postrider=debug,info`.
     pub level: String,

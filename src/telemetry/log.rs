@@ -1,13 +1,15 @@
-//! Structured logs on stderr, without payloads or secrets.
+//! Structured logs on stderr, without payloads or secrets. What producers, brokers and clients chose is escaped.
 
-use postrider_store::text::{MAX_NAME_CHARS, bounded};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
 use std::fmt;
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
+use postrider_store::text::{MAX_NAME_CHARS, bounded, printable, printable_json};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber, error};
 use tracing_subscriber::field::{RecordFields, VisitOutput};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
@@ -80,18 +82,28 @@ const NAME_FIELDS: [&str; 12] = [
     "request_id",
 ];
 
+/// The field of a backtrace.
+const BACKTRACE: &str = "backtrace";
+
 /// The longest text of other fields, which are sentences with such names.
 const MAX_TEXT_CHARS: usize = 2_000;
 
 /// The longest line that is not bounded.
 const SHORT_LINE_BYTES: usize = 1_000;
 
+/// The longest backtrace, which is there only with `RUST_BACKTRACE`.
+const MAX_BACKTRACE_CHARS: usize = 50_000;
+
 /// The most characters of a field.
 fn max_chars(field: &str) -> usize {
-    if NAME_FIELDS.contains(&field) { MAX_NAME_CHARS } else { MAX_TEXT_CHARS }
+    match field {
+        BACKTRACE => MAX_BACKTRACE_CHARS,
+        name if NAME_FIELDS.contains(&name) => MAX_NAME_CHARS,
+        _ => MAX_TEXT_CHARS,
+    }
 }
 
-/// Fields in a line of text, each bounded.
+/// Fields in a line of text, each bounded and escaped.
 struct BoundedFields;
 
 impl<'writer> FormatFields<'writer> for BoundedFields {
@@ -106,16 +118,21 @@ struct BoundedVisitor<'writer>(DefaultVisitor<'writer>);
 
 impl Visit for BoundedVisitor<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
+        // The quotes of other texts escape what is in them.
+        if field.name() == "message" {
+            return self.record_debug(field, &format_args!("{value}"));
+        }
         self.0.record_str(field, &bounded(value, max_chars(field.name())));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
-        self.0.record_debug(field, &format_args!("{}", bounded(&text, max_chars(field.name()))));
+        let text = bounded(&text, max_chars(field.name()));
+        self.0.record_debug(field, &format_args!("{}", printable(&text)));
     }
 }
 
-/// JSON with lists as lists, each field bounded.
+/// JSON with lists as lists, each field bounded, and the whole escaped.
 struct BoundedJson<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for BoundedJson<F>
@@ -134,17 +151,17 @@ where
             event.metadata().fields().iter().any(|field| LIST_FIELDS.contains(&field.name()));
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        if !has_list && line.len() <= SHORT_LINE_BYTES {
-            return writer.write_str(&line);
+        if has_list || line.len() > SHORT_LINE_BYTES {
+            line = bound_line(&line);
         }
-        writeln!(writer, "{}", bound_line(&line))
+        writeln!(writer, "{}", printable_json(line.trim_end()))
     }
 }
 
 /// The line with each field bounded, and lists in the form of JSON as lists.
 fn bound_line(line: &str) -> String {
     let Ok(mut fields) = serde_json::from_str::<Value>(line) else {
-        return bounded(line.trim_end(), MAX_TEXT_CHARS).into_owned();
+        return bounded(line, MAX_TEXT_CHARS).into_owned();
     };
     bound(&mut fields, MAX_TEXT_CHARS);
     for name in LIST_FIELDS {
@@ -179,6 +196,8 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
+    // A report that stderr is closed would be a panic.
+    let layer = layer.log_internal_errors(false);
     if json {
         layer.json().flatten_event(true).map_event_format(BoundedJson).boxed()
     } else {
@@ -186,7 +205,38 @@ where
     }
 }
 
-/// Starts logging to stderr. `json` of `None` means text on a terminal, JSON elsewhere.
+/// Whether the log of this process is JSON; `false` before [`init`].
+static IS_JSON: OnceLock<bool> = OnceLock::new();
+
+/// Whether this process logs JSON. Other lines on stderr would be none of the log.
+pub fn is_json() -> bool {
+    IS_JSON.get().is_some_and(|json| *json)
+}
+
+/// Makes each panic a line of the log, unless the filter has no errors.
+fn log_panics() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !tracing::enabled!(Level::ERROR) {
+            return print(panic);
+        }
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let reason = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+        let thread = std::thread::current();
+        error!(
+            reason,
+            place = panic.location().map(tracing::field::display),
+            thread = thread.name(),
+            backtrace = backtrace.as_ref().map(tracing::field::display),
+            "a thread panicked"
+        );
+    }));
+}
+
+/// Starts logging to stderr, panics too. `json` of `None` means text on a terminal, JSON elsewhere.
 ///
 /// # Errors
 ///
@@ -200,7 +250,10 @@ pub fn init(json: Option<bool>, level: &str) -> Result<(), String> {
     // global: as filters of the layer they lost lines while librdkafka's threads were logging.
     let subscriber = tracing_subscriber::registry().with(layer);
     let subscriber = subscriber.with(filter_fn(is_permitted)).with(filter);
-    subscriber.try_init().map_err(|error| error.to_string())
+    subscriber.try_init().map_err(|error| error.to_string())?;
+    IS_JSON.get_or_init(|| json);
+    log_panics();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -273,6 +326,32 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), log);
         let bytes = lines.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn no_field_forges_a_line_or_reaches_the_terminal() {
+        let forged =
+            "x\u{1b}[31m\r\n2026 ERROR forged\u{7}\u{7f}\u{9b}1m\u{202e}\u{2028}\u{200f}\u{e0041}é";
+        let log = || {
+            let span = tracing::info_span!("lane", record.id = forged, key = %forged);
+            let _within = span.enter();
+            tracing::warn!(id = %forged, key = forged, list = ?[forged], "{forged}");
+            tracing::warn!(message = forged, error = %forged);
+        };
+
+        let (text, json) = (logged(false, log), logged(true, log));
+
+        for lines in [&text, &json] {
+            assert_eq!(lines.lines().count(), 2, "{lines:?}");
+            let is_shown =
+                |one: char| one == '\n' || one == 'é' || one.is_ascii_graphic() || one == ' ';
+            assert_eq!(lines.chars().find(|one| !is_shown(*one)), None, "{lines:?}");
+        }
+        assert!(text.contains("id=x\\u{1b}[31m\\r\\n2026 ERROR forged"), "{text}");
+        for line in json.lines() {
+            let fields: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(fields["message"], forged, "{line}");
+        }
     }
 
     #[test]

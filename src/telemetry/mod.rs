@@ -4,5 +4,5 @@ pub mod config;
 mod log;
 pub mod metrics;
 
-pub use log::{check_level, init};
-pub use postrider_store::text::{MAX_NAME_CHARS, bounded, chain};
+pub use log::{check_level, init, is_json};
+pub use postrider_store::text::{MAX_NAME_CHARS, bounded, chain, printable, printable_json};

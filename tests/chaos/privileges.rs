@@ -11,9 +11,10 @@ use crate::plan::Lost;
 use crate::support::process::Ended;
 use crate::support::roles;
 
-/// The beginning of the last log line of a process that MongoDB refused at its start. (One that has
-/// started logs a refusal, and does not end.)
-const REFUSED: &str = "error: MongoDB rejects this instance";
+/// A part of the last log line of a process that MongoDB refused at its start. (One that has started logs a
+/// refusal, and does not end.)
+const REFUSED: &str =
+    "\"message\":\"ended with a failure\",\"error\":\"MongoDB rejects this instance";
 
 /// When privileges were withdrawn.
 #[derive(Default)]
@@ -47,7 +48,7 @@ impl Withdrawals {
         let were_withdrawn = periods
             .iter()
             .any(|period| period.begin <= until && period.end.is_none_or(|end| end >= since));
-        let is_refused = ended.stderr.lines().any(|line| line.starts_with(REFUSED));
+        let is_refused = ended.stderr.contains(REFUSED);
         ended.code == Some(1) && is_refused && were_withdrawn
     }
 }

@@ -205,7 +205,7 @@ fn changes_by_operators_and_the_clock_are_not_breaches() {
 fn a_process_may_end_only_without_its_privileges() {
     let start = Instant::now();
     let second = |second| start + Duration::from_secs(second);
-    let refused = "error: MongoDB rejects this instance; correct the credentials or privileges";
+    let refused = r#"{"message":"ended with a failure","error":"MongoDB rejects this instance; correct the"}"#;
     let explains = |withdrawals: &Withdrawals, code, said: &str, since, until| {
         let ended = Ended { code, stdout: String::new(), stderr: said.to_owned() };
         withdrawals.explain(&ended, second(since), second(until))
@@ -224,7 +224,8 @@ fn a_process_may_end_only_without_its_privileges() {
     assert!(!explains(&withdrawals, Some(1), refused, 5, 9));
     assert!(!explains(&withdrawals, Some(1), refused, 21, 31));
     // Ended for another reason, with another code, or by a signal.
-    let logged = "MongoDB rejects this instance\nerror: the heartbeat ended unexpectedly";
+    let logged = "{\"message\":\"MongoDB rejects this instance\"}\n\
+                  {\"message\":\"ended with a failure\",\"error\":\"the heartbeat ended unexpectedly\"}";
     assert!(!explains(&withdrawals, Some(1), logged, 11, 12));
     for code in [Some(0), Some(101), None] {
         assert!(!explains(&withdrawals, code, refused, 11, 12));

@@ -168,6 +168,53 @@ async fn no_secret_is_printed() {
     assert!(ended.is_free_of(PLANTED), "{ended}");
 }
 
+/// Secrets in places where an operator may put them by mistake.
+#[fixture::test]
+async fn no_secret_is_printed_wherever_it_is_written() {
+    /// In the form of a generated one, which no name of a host or sink has.
+    const GENERATED: &str = "pl4ntedXk29vLqTz7RmB4wYd8Nc";
+    let kafka = "sinks.k.kind=kafka";
+    let rabbit = "sinks.r.kind=rabbitmq";
+    for (settings, is_refused) in [
+        (vec![kafka, "sinks.k.brokers=u:SECRET@h:9092"], true),
+        (vec![kafka, "sinks.k.brokers=[\"h:9092\", \"u%3ASECRET%40h\"]"], true),
+        (vec![kafka, "sinks.k.brokers=u\u{ff1a}SECRET\u{ff20}h"], true),
+        (vec![kafka, "sinks.k.brokers=SECRET:9092"], true),
+        (
+            vec!["routes=[{headers={Authorization=\"Bearer SECRET\",\"X-Api-Key\"=\"SECRET\"}}]"],
+            false,
+        ),
+        (vec!["mongo.uri=mongodb://u%3ASECRET@127.0.0.1:1/app"], false),
+        (vec!["mongo.uri=mongodb://u\u{ff1a}SECRET@127.0.0.1:1/app"], false),
+        (vec!["mongo.uri=mongodb%3A//u:SECRET@h/app"], true),
+        (vec!["mongo.uri=mongodb://SECRET/app"], true),
+        (vec![rabbit, "sinks.r.uri=amqp://u%3aSECRET@127.0.0.1:1/v"], false),
+        (vec![rabbit, "sinks.r.uri=amqp://u%3ASECRET%40h/v"], true),
+        (vec![rabbit, "sinks.r.uri=amqp\u{ff1a}//u:SECRET@h/v"], true),
+        (vec![rabbit, "sinks.r.uri=amqp://SECRET/v"], true),
+        (vec!["mongo.database=amqp%3A//u:SECRET@h"], true),
+        (vec!["events.context=u:SECRET@h"], false),
+        (vec!["ops.listen=SECRET:9464"], true),
+        (vec!["sinks.SECRET.kind=stdout"], true),
+        (
+            vec!["sinks.SECRET.kind=stdout", "sinks.SECRET.timeout=1h", "sinks.SECRET.nothing=1"],
+            true,
+        ),
+        (vec!["sinks.\"u:SECRET@h\".kind=stdout", "relay.default_sink=other"], true),
+    ] {
+        let settings = settings.iter().map(|setting| setting.replace("SECRET", GENERATED));
+        let base = with(valid(), &["relay.default_sink=out"]);
+        let settings = [base, settings.collect()].concat();
+
+        let printed = call_with(&settings, &["config", "print"]).await;
+        let checked = call_with(&settings, &["check", "--offline"]).await;
+
+        assert!(printed.is_free_of(GENERATED), "{settings:?}: {printed}");
+        assert!(checked.is_free_of(GENERATED), "{settings:?}: {checked}");
+        assert_eq!(checked.code, Some(if is_refused { 2 } else { 0 }), "{settings:?}: {checked}");
+    }
+}
+
 #[fixture::test]
 async fn an_invalid_uri_is_reported_without_its_password() {
     for setting in [

@@ -8,7 +8,7 @@ use postrider::config::file::FileError;
 use postrider::config::keys::keys;
 use postrider::config::print::print;
 use postrider::config::{ConfigLoadError, Inputs, LoadedConfig, Origin, load, resolve};
-use postrider_settings::secret::SecretUri;
+use postrider_settings::secret::{is_secret_header, shown_name, shown_text};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tempfile::TempDir;
@@ -166,10 +166,15 @@ fn set() -> impl Strategy<Value = Vec<String>> {
 fn shown(config: &Config) -> String {
     let mut table = toml::Table::try_from(config).unwrap();
     table.remove("api");
+    table["ops"].as_table_mut().unwrap().remove("listen");
     for (_, sink) in table["sinks"].as_table_mut().unwrap() {
         sink.as_table_mut().unwrap().remove("properties");
+        // Hosts that may be a secret are hidden.
+        sink.as_table_mut().unwrap().remove("brokers");
         remove_files(sink.as_table_mut().unwrap());
     }
+    // So are names of sinks.
+    table["relay"].as_table_mut().unwrap().remove("default_sink");
     remove_files(table["mongo"].as_table_mut().unwrap());
     let mut shown = toml::Value::Table(table);
     hide_uris(&mut shown);
@@ -180,11 +185,15 @@ fn shown(config: &Config) -> String {
 /// The password of a URI is printed under no key.
 fn hide_uris(value: &mut toml::Value) {
     match value {
-        toml::Value::String(text) if text.contains("://") && text.contains('@') => {
-            *text = SecretUri::from(text.as_str()).redacted();
-        }
+        toml::Value::String(text) => *text = shown_text(text).into_owned(),
         toml::Value::Array(items) => items.iter_mut().for_each(hide_uris),
-        toml::Value::Table(table) => table.iter_mut().for_each(|(_, item)| hide_uris(item)),
+        toml::Value::Table(table) => {
+            // Headers, by their names; no other key of a table has such a name and is printed.
+            table.retain(|name, _| !is_secret_header(name));
+            table.iter_mut().for_each(|(_, item)| hide_uris(item));
+            let whole = std::mem::take(table).into_iter();
+            *table = whole.map(|(name, item)| (shown_name(&name).to_owned(), item)).collect();
+        }
         _ => {}
     }
 }

@@ -111,6 +111,6 @@ async fn start_fails_on_an_invalid_certificate() {
         let mut postrider = Postrider::start(&settings);
         let ended = postrider.until_ended(std::time::Duration::from_secs(20)).await.with_code(1);
 
-        assert!(ended.stderr.contains(&format!("error: {part}")), "{part}: {ended}");
+        assert!(ended.stderr.contains(&format!("\"error\":\"{part}")), "{part}: {ended}");
     }
 }

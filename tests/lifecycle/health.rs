@@ -44,6 +44,33 @@ async fn a_live_process_is_healthy_and_later_ready() {
     postrider.stop().await;
 }
 
+/// They have addresses and users of servers. A client of the network has another `Host`, as Prometheus has,
+/// or, after DNS rebinding, a page.
+#[fixture::test]
+async fn readyz_has_its_details_under_a_loopback_host_only() {
+    let proxy = proxy_to_mongodb(FaultProxy::closed_to).await;
+    let settings = [mongo_through(&proxy, "unused"), stdout_sink()].concat();
+    let mut postrider = Postrider::start(&settings);
+    let refused = |report: &serde_json::Value| {
+        report["parts"]["store"]["detail"].as_str().is_some_and(|detail| detail.contains("refused"))
+    };
+    postrider.until_report("the details of MongoDB", refused).await;
+    let address = postrider.address().await;
+    let client = reqwest::Client::new();
+
+    for host in ["evil.example:9464", "10.1.2.3:9464", "postrider.shop.svc"] {
+        let request = client.get(format!("http://{address}/readyz")).header("host", host);
+        let answer = request.send().await.unwrap();
+
+        assert_eq!(answer.status(), 503, "{host}");
+        let report: serde_json::Value = answer.json().await.unwrap();
+        let store = serde_json::json!({ "status": "down", "detail": "" });
+        assert_eq!((&report["status"], &report["parts"]["store"]), (&"down".into(), &store));
+        assert!(!report.to_string().contains("refused"), "{report}");
+    }
+    postrider.stop().await;
+}
+
 /// Without the search the log, `/readyz` and the metrics said that all is well.
 #[fixture::test]
 async fn index_that_deletes_pending_records_is_reported_while_it_runs() {

@@ -161,6 +161,36 @@ async fn a_brokers_absence_is_one_line_and_no_library_logs_retries() {
     assert_eq!(warnings, 1, "{stopped}");
 }
 
+/// By the right to insert a record.
+#[fixture::test]
+async fn no_record_forges_a_line_of_the_log() {
+    const FORGED: &str =
+        "x\u{1b}[31m\r\n2026-01-01T00:00:00Z ERROR forged\u{7}\u{9b}1m\u{202e}\u{2028}\u{e0041}é";
+    for format in ["log.format=text", "log.format=json"] {
+        let outbox = TestOutbox::new().await;
+        let mut malformed = record(&format!("dead {FORGED}"), FORGED);
+        malformed.remove("type");
+        outbox.insert([record(FORGED, FORGED), malformed]).await;
+        let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+        let settings = with(settings, &[format, "log.level=postrider=debug,warn"]);
+        let mut postrider = Postrider::start(&settings);
+        outbox.until_count(doc! { "status": { "$in": ["done", "dead"] } }, 2).await;
+
+        let stopped = postrider.stop().await;
+
+        let log = &stopped.stderr;
+        let is_text =
+            |one: char| one == '\n' || one == 'é' || one == '…' || matches!(one, ' '..='~');
+        assert_eq!(log.chars().find(|one| !is_text(*one)), None, "{stopped}");
+        let is_forged = |line: &str| line.starts_with("2026-01-01T00:00:00Z ERROR");
+        assert!(!log.lines().any(is_forged), "{stopped}");
+        // It is there, and JSON has it as it is.
+        assert!(log.contains("2026-01-01T00:00:00Z ERROR forged"), "{stopped}");
+        let is_whole = |line: &Value| line["record.id"] == FORGED;
+        assert!(format.ends_with("text") || postrider.lines().iter().any(is_whole), "{stopped}");
+    }
+}
+
 /// Both are dead at once, and the log has their ids as commands accept them.
 #[fixture::test]
 async fn dead_records_add_a_bounded_line_with_a_usable_id() {

@@ -1,11 +1,12 @@
 //! Panics, at places where the feature `failpoints` causes them.
 
 use bson::doc;
+use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, record};
 use crate::support::process::{Postrider, run_with};
 use crate::support::queue::Queue;
-use crate::util::{PROMPT_LIMIT, backlog, says};
+use crate::util::{PROMPT_LIMIT, backlog};
 
 fn start(outbox: &TestOutbox, queue: &Queue, place: &str) -> Postrider {
     let mut command = run_with(&queue.settings(outbox));
@@ -22,7 +23,19 @@ async fn a_part_that_ends_by_itself_ends_the_process_with_1() {
         let mut postrider = start(&outbox, &queue, &format!("{place}=panic"));
         let ended = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
-        says(&ended, &["error: a task of the relay panicked"]);
+        // Collectors of logs read nothing else.
+        let lines = ended.stderr.lines().map(|line| serde_json::from_str(line));
+        let lines: Vec<Value> =
+            lines.collect::<Result<_, _>>().unwrap_or_else(|_| panic!("{ended}"));
+        let panicked = lines.iter().find(|line| line["message"] == "a thread panicked");
+        let panicked = panicked.unwrap_or_else(|| panic!("{ended}"));
+        assert_eq!(panicked["level"], "ERROR");
+        assert!(panicked["place"].as_str().unwrap().contains(".rs:"), "{panicked}");
+        assert!(panicked["reason"].is_string(), "{panicked}");
+        let last = lines.last().unwrap();
+        assert_eq!(last["message"], "ended with a failure", "{ended}");
+        let error = last["error"].as_str().unwrap();
+        assert!(error.starts_with("a task of the relay panicked"), "{ended}");
     }
 }
 

@@ -30,7 +30,7 @@ async fn wrong_credentials_end_the_start_with_the_remedy() {
     {
         let refused = ended(&of(credentials)).await.with_code(1);
 
-        says(&refused, &["error: ", "mongo.uri"]);
+        says(&refused, &["ended with a failure", "mongo.uri"]);
         assert!(refused.stderr.contains("credentials or privileges"), "{credentials}: {refused}");
         assert!(refused.is_free_of(PLANTED), "{refused}");
     }
@@ -97,7 +97,7 @@ async fn each_missing_privilege_ends_the_start_and_is_named() {
         }
         let refused = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
-        says(&refused, &["error: MongoDB rejects this instance", "mongo.uri", missing.0]);
+        says(&refused, &["\"error\":\"MongoDB rejects this instance", "mongo.uri", missing.0]);
         assert!(refused.is_free_of(PLANTED), "{refused}");
         let instances = admin.client().database(&name).collection::<Document>("outbox_instances");
         assert_eq!(instances.count_documents(doc! {}).await.unwrap(), 0, "{missing:?}");

@@ -1,5 +1,8 @@
 //! Starts: what the process waits for, and what it does not wait for.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use bson::{DateTime, Document, doc};
@@ -10,7 +13,7 @@ use crate::support::kafka;
 use crate::support::mongod::Mongod;
 use crate::support::outbox::{TestOutbox, eventually, record, unstamped};
 use crate::support::ports::free_port;
-use crate::support::process::Postrider;
+use crate::support::process::{Postrider, run_with};
 use crate::support::queue::{Queue, amqp_uri, amqp_uri_at, host_of, mongo_settings, stdout_sink};
 use crate::support::schema::BareDatabase;
 use crate::util::{PLANTED, PROMPT_LIMIT, backlog, mongo_through, proxy_to_mongodb, with};
@@ -42,6 +45,44 @@ async fn the_start_waits_for_mongodb_with_a_line_per_backoff() {
     postrider.until_ready().await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
     postrider.stop().await;
+}
+
+/// As by a core file or a debugger. The environment has the password in `mongo.uri`.
+#[fixture::test]
+async fn memory_and_environment_are_not_for_other_processes_of_the_user() {
+    let outbox = TestOutbox::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("postrider");
+    std::fs::copy(env!("CARGO_BIN_EXE_postrider"), &program).unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // Root may read everything.
+    let as_user = |mut command: Command| {
+        if rustix::process::geteuid().is_root() {
+            command.uid(65532).gid(65532);
+        }
+        command
+    };
+    let settings = [mongo_settings(&outbox.database), stdout_sink()].concat();
+    for (setting, is_readable) in [("log.level=info", false), ("ops.core_dumps=true", true)] {
+        let configured = run_with(&with(settings.clone(), &[setting]));
+        let mut command = Command::new(&program);
+        command.args(configured.get_args()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut postrider = Postrider::of(as_user(command));
+        postrider.until_ready().await;
+
+        for file in ["environ", "mem"] {
+            let mut read = Command::new("head");
+            read.args(["-c", "0", &format!("/proc/{}/{file}", postrider.id())]);
+            let read = as_user(read).output().unwrap();
+
+            assert_eq!(read.status.success(), is_readable, "{setting}: {file}: {read:?}");
+        }
+        // It measures itself as before.
+        for series in ["process_resident_memory_bytes", "process_open_fds", "process_max_fds"] {
+            assert!(postrider.metric(series).await.unwrap() > 0.0, "{series}");
+        }
+        postrider.stop().await;
+    }
 }
 
 #[fixture::test]

@@ -54,6 +54,31 @@ async fn an_undecodable_record_is_listed_and_discarded() {
     assert_eq!(ids_of(&answer(&outbox, &["list"]).await), ["a", "z"]);
 }
 
+/// By the right to insert a record.
+#[fixture::test]
+async fn no_record_reaches_the_terminal_as_it_is() {
+    let forged = "x\u{1b}]0;title\u{7}\u{7f}\u{9b}1m\u{202e}\u{2028}\u{2069}\u{e0041}é";
+    let outbox = TestOutbox::new().await;
+    outbox.insert([dead(forged, forged, forged)]).await;
+    let is_text = |one: char| one == '\n' || one == 'é' || one == '…' || matches!(one, ' '..='~');
+
+    for command in [&["list", "--status", "dead"][..], &["show", forged], &["stats", "--by", "key"]]
+    {
+        for format in ["json", "table"] {
+            let arguments = [command, &["--output", format]].concat();
+            let shown = outbox_command(&outbox, &arguments).await.with_code(0);
+
+            assert!(shown.stdout.chars().all(is_text), "{command:?} {format}: {shown}");
+            assert!(shown.stderr.chars().all(is_text), "{command:?} {format}: {shown}");
+        }
+    }
+
+    let listed = answer(&outbox, &["list", "--status", "dead"]).await;
+    assert_eq!((&listed[0]["id"], &listed[0]["key"]), (&forged.into(), &forged.into()));
+    let refused = outbox_command(&outbox, &["show", &format!("{forged}2")]).await.with_code(1);
+    assert!(refused.stderr.chars().all(is_text), "{refused}");
+}
+
 #[fixture::test]
 async fn pages_continue_after_an_undecodable_record() {
     let outbox = odd_outbox().await;

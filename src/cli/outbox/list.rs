@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::cli::global::Failure;
-use crate::cli::output::{self, FILTERS, Format, MAX_CELL_CHARS, printable, shortened};
+use crate::cli::output::{self, FILTERS, Format, MAX_CELL_CHARS, shortened};
 use crate::config::Resolved;
 use crate::json_view;
 use crate::outbox::collections::Collections;
@@ -22,6 +22,7 @@ use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{Accuracy, GroupBy};
 use crate::outbox::undecoded::DecodedRecord;
 use crate::store::ServerClock;
+use crate::telemetry::printable;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatsArgs {

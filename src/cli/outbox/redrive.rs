@@ -13,6 +13,7 @@ use crate::config::Resolved;
 use crate::outbox::collections::Collections;
 use crate::outbox::prune::{self, PruneStatus};
 use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveResult, RedriveStatus, Redriver};
+use crate::telemetry::printable;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Requeue {
@@ -186,7 +187,8 @@ async fn by_id(redriver: &Redriver, redrive: Redrive, which: &Which) -> Result<(
                     Redrive::Discard | Redrive::DiscardDead => "--yes",
                     Redrive::Requeue | Redrive::Redeliver => "--redeliver",
                 };
-                eprintln!("error: {text}: {}", refusal.explain(redrive, option));
+                let line = format!("{text}: {}", refusal.explain(redrive, option));
+                eprintln!("error: {}", printable(&line));
             }
         }
     }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use postrider_relay::routing::{Glob, SinkRules};
 use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
-use postrider_settings::secret::{read_file, read_password};
+use postrider_settings::secret::{check_hosts, read_file, read_password};
 use postrider_settings::{Rules, quoted};
 use tokio::time::Instant;
 use tracing::info;
@@ -129,7 +129,12 @@ impl SinkConfig for KafkaConfig {
                 );
                 return;
             }
-            Some(_) => {}
+            Some(brokers) => {
+                if let Err(detail) = check_hosts(&brokers.joined()) {
+                    rules.wrong("brokers", detail);
+                    return;
+                }
+            }
         }
         for topic in &own.declare.topics {
             require_name(&topic.name, "declare.topics", rules);
