@@ -16,11 +16,13 @@ pub enum Scope {
     Read,
     /// Administrative operations: requeue, discard, pause.
     Admin,
+    /// Taking the events of pull subscriptions: pull, ack and park.
+    Consume,
 }
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 3] = [Self::Append, Self::Read, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Append, Self::Read, Self::Admin, Self::Consume];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl Scope {
             Self::Append => "append",
             Self::Read => "read",
             Self::Admin => "admin",
+            Self::Consume => "consume",
         }
     }
 }

@@ -23,7 +23,7 @@ pub struct ApiConfig {
     pub enabled: bool,
     /// The address. With port 0 the system chooses a free port; the log names the address. An address beyond loopback requires tokens, with TLS too.
     pub listen: String,
-    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`. Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
+    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`, `consume`. Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
     pub tokens: Vec<Token>,
     /// The largest request body.
     #[serde(with = "HumanSize")]
@@ -179,7 +179,7 @@ fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
     rules.require(
         !names.is_empty(),
         key,
-        "must not be empty; remove it for all scopes, or set append, read or admin",
+        "must not be empty; remove it for all scopes, or set append, read, admin or consume",
     );
     let mut scopes = Vec::new();
     for name in names {
@@ -187,8 +187,9 @@ fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
             Some(scope) => scopes.push(scope),
             None => {
                 let nearest = did_you_mean(name, Scope::ALL.iter().map(|scope| scope.name()));
-                let detail =
-                    format!("unknown scope {name:?}; must be append, read or admin{nearest}");
+                let detail = format!(
+                    "unknown scope {name:?}; must be append, read, admin or consume{nearest}"
+                );
                 rules.wrong(key, detail);
             }
         }
@@ -218,7 +219,7 @@ pub struct TokenTable {
     /// The file that holds the token, read at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// The scopes: `append`, `read`, `admin`. Without it: all.
+    /// The scopes: `append`, `read`, `admin`, `consume`. Without it: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<String>>,
 }
@@ -245,7 +246,7 @@ impl<'de> Deserialize<'de> for Token {
             }
             other => Err(Error::custom(format!(
                 "must be text, or {{ name = \"…\", token = \"…\", scopes = [\"append\", \
-                 \"read\", \"admin\"] }}; is of type {}",
+                 \"read\"] }}; is of type {}",
                 other.type_str()
             ))),
         }

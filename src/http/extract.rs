@@ -38,6 +38,9 @@ pub struct ReadScope;
 /// Requires [`Scope::Admin`].
 #[derive(Clone, Copy, Debug)]
 pub struct AdminScope;
+/// Requires [`Scope::Consume`].
+#[derive(Clone, Copy, Debug)]
+pub struct ConsumeScope;
 
 impl RequiredScope for AppendScope {
     const SCOPE: Scope = Scope::Append;
@@ -47,6 +50,9 @@ impl RequiredScope for ReadScope {
 }
 impl RequiredScope for AdminScope {
     const SCOPE: Scope = Scope::Admin;
+}
+impl RequiredScope for ConsumeScope {
+    const SCOPE: Scope = Scope::Consume;
 }
 
 /// A call by a client that has the scope, with the parameters of its path and its query. The first

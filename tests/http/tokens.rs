@@ -82,6 +82,35 @@ async fn scope_permits_its_own_calls_only() {
     api.stop().await;
 }
 
+#[fixture::test]
+async fn members_need_the_scope_consume() {
+    let outbox = TestOutbox::new().await;
+    let member = "{name=\"member\", token=\"m-s3cret\", scopes=[\"consume\"]}]";
+    let tokens = TOKENS.replace("]}]", &format!("]}}, {member}"));
+    let api = Api::start(&outbox, &[&tokens]).await;
+    let position = json!({ "lease": "u.1.m", "position": 1, "reason": "odd" });
+    let of_ack = json!({ "lease": "u.1.m", "position": 1 });
+    for (method, call, body) in [
+        ("GET", "events?member=m", None),
+        ("POST", "ack", Some(&of_ack)),
+        ("POST", "park", Some(&position)),
+    ] {
+        let path = format!("/v1/subscriptions/billing/{call}");
+        for token in ["w-s3cret", "r-s3cret", "a-s3cret"] {
+            let refused = as_holder(&api, token, method, &path, body).await;
+            refused.is(403, "forbidden");
+            assert!(refused.text.contains("lacks the scope consume"), "{refused:?}");
+        }
+        // (There is no feed, and so no subscription.)
+        for token in ["m-s3cret", "all-of-it"] {
+            as_holder(&api, token, method, &path, body).await.is(404, "not_found");
+        }
+    }
+    let list = "/v1/subscriptions";
+    as_holder(&api, "m-s3cret", "GET", list, None).await.is(403, "forbidden");
+    api.stop().await;
+}
+
 /// All described calls: a new one without a scope is found here.
 #[fixture::test]
 async fn all_calls_but_the_description_require_a_token() {

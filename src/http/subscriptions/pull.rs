@@ -11,7 +11,7 @@ use crate::events::Flaw;
 use crate::events::feed::FeedEvent;
 use crate::events::json::{IdText, Request};
 use crate::events::subscriptions::pull::request_flaws;
-use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::extract::{Body, Call, ConsumeScope};
 use crate::http::params::{Bounded, DurationText, Limit};
 use crate::http::problem::Problem;
 use crate::http::subscriptions::SubscriptionPath;
@@ -65,7 +65,7 @@ pub(super) struct PulledAnswer {
     ),
 )]
 pub(super) async fn pull_subscription_events(
-    call: Call<ReadScope, SubscriptionPath, PullQuery>,
+    call: Call<ConsumeScope, SubscriptionPath, PullQuery>,
 ) -> Result<Json<PulledAnswer>, Problem> {
     let PullQuery { member, limit, wait } = call.query;
     let limit = limit.map_or(DEFAULT_PULLED, u32::from) as usize;
@@ -118,7 +118,7 @@ pub(super) struct AckAnswer {
     ),
 )]
 pub(super) async fn acknowledge_subscription_events(
-    call: Call<ReadScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath>,
     Body(body): Body<AckRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
     let name = call.path.name.as_str();
@@ -160,7 +160,7 @@ impl Request for ParkRequest {
     ),
 )]
 pub(super) async fn park_subscription_event(
-    call: Call<ReadScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath>,
     Body(body): Body<ParkRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
     let (name, position) = (call.path.name.as_str(), body.position.0);
