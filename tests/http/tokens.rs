@@ -88,22 +88,20 @@ async fn members_need_the_scope_consume() {
     let member = "{name=\"member\", token=\"m-s3cret\", scopes=[\"consume\"]}]";
     let tokens = TOKENS.replace("]}]", &format!("]}}, {member}"));
     let api = Api::start(&outbox, &[&tokens]).await;
-    let position = json!({ "lease": "u.1.m", "position": 1, "reason": "odd" });
-    let of_ack = json!({ "lease": "u.1.m", "position": 1 });
-    for (method, call, body) in [
-        ("GET", "events?member=m", None),
-        ("POST", "ack", Some(&of_ack)),
-        ("POST", "park", Some(&position)),
+    for (call, body) in [
+        ("pull", json!({ "member": "m" })),
+        ("ack", json!({ "lease": "u.1.m", "position": 1 })),
+        ("park", json!({ "lease": "u.1.m", "position": 1, "reason": "odd" })),
     ] {
         let path = format!("/v1/subscriptions/billing/{call}");
         for token in ["w-s3cret", "r-s3cret", "a-s3cret"] {
-            let refused = as_holder(&api, token, method, &path, body).await;
+            let refused = as_holder(&api, token, "POST", &path, Some(&body)).await;
             refused.is(403, "forbidden");
             assert!(refused.text.contains("lacks the scope consume"), "{refused:?}");
         }
         // (There is no feed, and so no subscription.)
         for token in ["m-s3cret", "all-of-it"] {
-            as_holder(&api, token, method, &path, body).await.is(404, "not_found");
+            as_holder(&api, token, "POST", &path, Some(&body)).await.is(404, "not_found");
         }
     }
     let list = "/v1/subscriptions";
