@@ -11,7 +11,7 @@ use crate::events::EventStore;
 use crate::events::feed::Feed;
 use crate::events::query::QueryService;
 use crate::events::subscriptions::Subscriptions;
-use crate::http::auth::Tokens;
+use crate::http::auth::{RefusedLogins, Tokens};
 use crate::http::config::ApiConfig;
 use crate::http::problem::Problem;
 use crate::ops::origin::{check_host, check_origin};
@@ -26,6 +26,8 @@ pub type Api = Arc<ApiState>;
 pub struct ApiState {
     /// The configured tokens.
     pub(super) tokens: Tokens,
+    /// Requests without a known token.
+    pub(super) refused_logins: RefusedLogins,
     /// `api.allow_unauthenticated`: something else guards the API, under any host name.
     allow_unauthenticated: bool,
     /// The largest body.
@@ -69,6 +71,7 @@ impl ApiState {
     ) -> Self {
         Self {
             tokens,
+            refused_logins: RefusedLogins::default(),
             allow_unauthenticated: config.allow_unauthenticated,
             max_body: config.max_body,
             wow_routes: config.wow_routes,

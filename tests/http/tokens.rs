@@ -132,6 +132,30 @@ async fn all_calls_but_the_description_require_a_token() {
 }
 
 #[fixture::test]
+async fn refused_logins_are_logged_in_one_line_with_the_peer() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[TOKENS]).await;
+    // (The first request, before the API was open, had no token.)
+    for guess in ["guess-1", "guess-2"] {
+        let path = "/v1/outbox/records";
+        as_holder(&api, guess, "GET", path, None).await.is(401, "unauthorized");
+    }
+
+    // The line of this write follows those of the guesses.
+    as_holder(&api, "a-s3cret", "POST", "/v1/relay/pause", None).await;
+    api.postrider.until_logged("changed the pause of the relay").await;
+
+    let lines = api.postrider.lines();
+    let about = |line: &&Value| line["message"] == "refused requests without a known token";
+    let refused: Vec<&Value> = lines.iter().filter(about).collect();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!((&refused[0]["level"], &refused[0]["refused"]), (&json!("WARN"), &json!(1)));
+    assert!(refused[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{refused:?}");
+    assert!(!api.postrider.stderr().contains("guess"));
+    api.stop().await;
+}
+
+#[fixture::test]
 async fn writes_are_logged_with_the_name_of_the_token() {
     let outbox = TestOutbox::new().await;
     let settings = [TOKENS, "log.level=trace"];
