@@ -1,9 +1,12 @@
 //! Bearer tokens, each with a name and scopes.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tracing::warn;
 
 use crate::http::problem::Problem;
 
@@ -16,11 +19,13 @@ pub enum Scope {
     Read,
     /// Administrative operations: requeue, discard, pause.
     Admin,
+    /// Taking the events of pull subscriptions: pull, ack and park.
+    Consume,
 }
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 3] = [Self::Append, Self::Read, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Append, Self::Read, Self::Admin, Self::Consume];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
@@ -28,6 +33,7 @@ impl Scope {
             Self::Append => "append",
             Self::Read => "read",
             Self::Admin => "admin",
+            Self::Consume => "consume",
         }
     }
 }
@@ -97,6 +103,44 @@ impl Tokens {
     }
 }
 
+/// The least interval of lines about refused logins.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Reports requests without a known token, which may be guesses, in at most one line a minute.
+#[derive(Debug, Default)]
+pub(super) struct RefusedLogins {
+    unreported: Mutex<Unreported>,
+}
+
+#[derive(Debug, Default)]
+struct Unreported {
+    refused: u64,
+    reported_at: Option<Instant>,
+}
+
+impl RefusedLogins {
+    /// Counts a refused login, and logs it with those before it if a line is due.
+    pub(super) fn note(&self, peer: Option<SocketAddr>) {
+        let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(refused) = unreported.add(Instant::now()) {
+            let peer = peer.map(tracing::field::display);
+            warn!(peer, refused, "refused requests without a known token");
+        }
+    }
+}
+
+impl Unreported {
+    /// Adds one. Returns how many are to be reported now, if a line is due.
+    fn add(&mut self, now: Instant) -> Option<u64> {
+        self.refused += 1;
+        let is_due = self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORT_INTERVAL);
+        is_due.then(|| {
+            self.reported_at = Some(now);
+            std::mem::take(&mut self.refused)
+        })
+    }
+}
+
 /// The token of `Bearer …`.
 fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
@@ -123,6 +167,16 @@ mod tests {
         {
             assert_eq!(may(Scope::Read, wrong).unwrap_err().status.as_u16(), 401, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn refused_logins_are_reported_once_a_minute_with_their_number() {
+        let (mut unreported, begin) = (Unreported::default(), Instant::now());
+        let after = |seconds| begin + Duration::from_secs(seconds);
+
+        let reported = [0, 1, 59, 60, 61, 200].map(|seconds| unreported.add(after(seconds)));
+
+        assert_eq!(reported, [Some(1), None, None, Some(3), None, Some(2)]);
     }
 
     #[test]

@@ -15,15 +15,18 @@ use crate::http::tls::TlsFiles;
 use crate::ops::config::listen_host;
 use crate::ops::origin::is_loopback;
 
+/// The fewest characters of a token beyond loopback, where it can be guessed from other hosts.
+const MIN_REMOTE_TOKEN: usize = 16;
+
 /// The section `[api]`: the HTTP API (docs/http.md).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApiConfig {
     /// Whether this process serves the API.
     pub enabled: bool,
-    /// The address. With port 0 the system chooses a free port; the log names the address. An address beyond loopback requires tokens, with TLS too.
+    /// The address. With port 0 the system chooses a free port; the log names the address. An address beyond loopback requires tokens of at least 16 characters, with TLS too.
     pub listen: String,
-    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`. Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
+    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`, `consume`. Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
     pub tokens: Vec<Token>,
     /// The largest request body.
     #[serde(with = "HumanSize")]
@@ -97,7 +100,9 @@ impl ApiConfig {
             }
             _ => {}
         }
-        match listen_host(&self.listen) {
+        let host = listen_host(&self.listen);
+        let is_remote = host.as_ref().is_ok_and(|host| !is_loopback(host));
+        match host {
             Ok(host) => rules.require(
                 is_loopback(host) || !self.tokens.is_empty() || self.allow_unauthenticated,
                 "listen",
@@ -107,7 +112,7 @@ impl ApiConfig {
             ),
             Err(detail) => rules.wrong("listen", detail),
         }
-        read_tokens(&self.tokens, rules)
+        read_tokens(&self.tokens, is_remote, rules)
     }
 
     /// The files of the server's certificate, where it has one.
@@ -117,7 +122,7 @@ impl ApiConfig {
     }
 }
 
-fn read_tokens(listed: &[Token], rules: &mut Rules) -> Tokens {
+fn read_tokens(listed: &[Token], is_remote: bool, rules: &mut Rules) -> Tokens {
     let mut tokens = Tokens::default();
     let mut names = HashSet::new();
     for (at, token) in listed.iter().enumerate() {
@@ -166,6 +171,15 @@ fn read_tokens(listed: &[Token], rules: &mut Rules) -> Tokens {
         let detail = "must contain only ASCII letters, digits and punctuation, and at least one \
                       character";
         rules.require(is_legal, key(""), detail);
+        let is_short = secret.len() < MIN_REMOTE_TOKEN;
+        rules.require(
+            !(is_remote && is_legal && is_short),
+            key(""),
+            format!(
+                "has fewer than {MIN_REMOTE_TOKEN} characters, and api.listen accepts remote \
+                 connections; set a longer one, such as the output of openssl rand -hex 32"
+            ),
+        );
         rules.require(
             tokens.add(&name, secret, scopes),
             key(""),
@@ -179,7 +193,7 @@ fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
     rules.require(
         !names.is_empty(),
         key,
-        "must not be empty; remove it for all scopes, or set append, read or admin",
+        "must not be empty; remove it for all scopes, or set append, read, admin or consume",
     );
     let mut scopes = Vec::new();
     for name in names {
@@ -187,8 +201,9 @@ fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
             Some(scope) => scopes.push(scope),
             None => {
                 let nearest = did_you_mean(name, Scope::ALL.iter().map(|scope| scope.name()));
-                let detail =
-                    format!("unknown scope {name:?}; must be append, read or admin{nearest}");
+                let detail = format!(
+                    "unknown scope {name:?}; must be append, read, admin or consume{nearest}"
+                );
                 rules.wrong(key, detail);
             }
         }
@@ -218,7 +233,7 @@ pub struct TokenTable {
     /// The file that holds the token, read at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// The scopes: `append`, `read`, `admin`. Without it: all.
+    /// The scopes: `append`, `read`, `admin`, `consume`. Without it: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<String>>,
 }
@@ -245,7 +260,7 @@ impl<'de> Deserialize<'de> for Token {
             }
             other => Err(Error::custom(format!(
                 "must be text, or {{ name = \"…\", token = \"…\", scopes = [\"append\", \
-                 \"read\", \"admin\"] }}; is of type {}",
+                 \"read\"] }}; is of type {}",
                 other.type_str()
             ))),
         }

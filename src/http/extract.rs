@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
-use axum::http::HeaderMap;
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use bson::Document;
 use http_body_util::LengthLimitError;
 use percent_encoding::percent_decode_str;
@@ -39,6 +40,9 @@ pub struct ReadScope;
 /// Requires [`Scope::Admin`].
 #[derive(Clone, Copy, Debug)]
 pub struct AdminScope;
+/// Requires [`Scope::Consume`].
+#[derive(Clone, Copy, Debug)]
+pub struct ConsumeScope;
 
 impl RequiredScope for AppendScope {
     const SCOPE: Scope = Scope::Append;
@@ -48,6 +52,9 @@ impl RequiredScope for ReadScope {
 }
 impl RequiredScope for AdminScope {
     const SCOPE: Scope = Scope::Admin;
+}
+impl RequiredScope for ConsumeScope {
+    const SCOPE: Scope = Scope::Consume;
 }
 
 /// A call by a client that has the scope, with the parameters of its path and its query. The first
@@ -74,8 +81,14 @@ impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestPart
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Api) -> Result<Self, Problem> {
-        let actor =
-            shared.tokens.admit(S::SCOPE, read_valid(&parts.headers, AUTHORIZATION.as_str()))?;
+        let presented = read_valid(&parts.headers, AUTHORIZATION.as_str());
+        let admitted = shared.tokens.admit(S::SCOPE, presented);
+        let actor = admitted.inspect_err(|problem| {
+            if problem.status == StatusCode::UNAUTHORIZED {
+                let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+                shared.refused_logins.note(peer.map(|peer| peer.0));
+            }
+        })?;
         let path = RawPathParams::from_request_parts(parts, shared).await;
         let path = path.map_err(|_| Problem::wrong("path", "is not valid UTF-8"))?;
         let path = path.iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();

@@ -117,7 +117,11 @@ impl Problem {
 
     /// The path has other methods.
     pub fn method_not_allowed() -> Self {
-        let detail = "this path allows other methods; see the header Allow, or /openapi.json";
+        Self::no_method("this path allows other methods; see the header Allow, or /openapi.json")
+    }
+
+    /// The path has not this method, and another call does what is asked for.
+    pub fn no_method(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, ProblemCode::MethodNotAllowed, detail)
     }
 
@@ -310,7 +314,9 @@ pub fn retry_advice(method: &Method, route: &str) -> &'static str {
     let area = route.strip_prefix("/v1/").unwrap_or_default();
     let is_query =
         route.starts_with("/wow/") || route.ends_with("/query") || route.ends_with("/count");
-    if method == Method::GET || (method == Method::POST && is_query) {
+    // A member that repeats a pull gets the same events again.
+    let is_read = is_query || area.ends_with("/pull");
+    if method == Method::GET || (method == Method::POST && is_read) {
         "retry"
     } else if area.starts_with("aggregates/") {
         "whether it was written is unknown; retry with the same body, which takes effect once"
@@ -350,6 +356,7 @@ mod tests {
             (Method::POST, "/v1/aggregates/{name}/events/query", "retry"),
             (Method::POST, "/v1/aggregates/{name}/snapshots/count", "retry"),
             (Method::POST, "/wow/{name}/snapshot/list", "retry"),
+            (Method::POST, "/v1/subscriptions/{name}/pull", "retry"),
             (Method::POST, "/v1/aggregates/{name}/{id}/events", "same body"),
             (Method::PUT, "/v1/aggregates/{name}/{id}/snapshot", "same body"),
             (Method::DELETE, "/v1/prepare/{name}/{key}", "the key was changed is unknown; read it"),

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -120,8 +123,8 @@ impl ApiServer {
                 // Further connections wait in the kernel's queue.
                 let Ok(permit) = self.connections.clone().acquire_owned().await else { return };
                 match self.listener.accept().await {
-                    Ok((stream, _)) => {
-                        let connection = self.handle(stream, routes.clone());
+                    Ok((stream, peer)) => {
+                        let connection = self.handle(stream, peer, routes.clone());
                         open.spawn(async move {
                             connection.await;
                             drop(permit);
@@ -162,7 +165,12 @@ impl ApiServer {
     }
 
     /// Handles one connection, from its handshake to its end.
-    fn handle(&self, stream: TcpStream, routes: Router) -> impl Future<Output = ()> + 'static {
+    fn handle(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        routes: Router,
+    ) -> impl Future<Output = ()> + 'static {
         let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
         let (header_timeout, timeout) = (self.header_timeout, self.state.timeout);
         let stop = self.state.stop.clone();
@@ -173,11 +181,11 @@ impl ApiServer {
             let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
             let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
             match acceptor {
-                None => serve_connection(stream, routes, header_timeout, stop).await,
+                None => serve_connection(stream, peer, routes, header_timeout, stop).await,
                 Some(acceptor) => {
                     match tokio::time::timeout(header_timeout, acceptor.accept(stream)).await {
                         Ok(Ok(stream)) => {
-                            serve_connection(stream, routes, header_timeout, stop).await
+                            serve_connection(stream, peer, routes, header_timeout, stop).await
                         }
                         Ok(Err(error)) => debug!(error = chain(&error), "a TLS handshake failed"),
                         Err(_) => debug!("a TLS handshake timed out"),
@@ -190,15 +198,22 @@ impl ApiServer {
 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    peer: SocketAddr,
     routes: Router,
     header_timeout: Duration,
     stop: CancellationToken,
 ) {
+    let routes = TowerToHyperService::new(routes);
+    // The log names the peer.
+    let routes = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
+        routes.call(request)
+    });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+        .serve_connection(TokioIo::new(stream), routes);
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = &mut serving => ended,

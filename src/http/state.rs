@@ -13,7 +13,7 @@ use crate::events::feed::Feed;
 use crate::events::query::QueryService;
 use crate::events::subscriptions::Subscriptions;
 use crate::http::answers::Answers;
-use crate::http::auth::Tokens;
+use crate::http::auth::{RefusedLogins, Tokens};
 use crate::http::config::ApiConfig;
 use crate::http::problem::Problem;
 use crate::ops::origin::{check_host, check_origin};
@@ -28,6 +28,8 @@ pub type Api = Arc<ApiState>;
 pub struct ApiState {
     /// The configured tokens.
     pub(super) tokens: Tokens,
+    /// Requests without a known token.
+    pub(super) refused_logins: RefusedLogins,
     /// `api.allow_unauthenticated`: something else guards the API, under any host name.
     allow_unauthenticated: bool,
     /// The largest body.
@@ -84,6 +86,7 @@ impl ApiState {
     ) -> Self {
         Self {
             tokens,
+            refused_logins: RefusedLogins::default(),
             allow_unauthenticated: config.allow_unauthenticated,
             max_body: config.max_body,
             wow_routes: config.wow_routes,

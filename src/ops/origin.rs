@@ -1,7 +1,8 @@
 //! Refuses requests without a token that a web page of another site may have sent.
 //!
-//! A browser sends the requests of a page to loopback too, with the page's site in `Origin`. After DNS
-//! rebinding, `Host` is the name of the page's site.
+//! A browser sends the requests of a page to loopback too, with the page's site in `Origin`, or without it
+//! for images, links and the like; `Sec-Fetch-Site` says for all of them whether another site made them.
+//! After DNS rebinding, `Host` is the name of the page's site.
 
 use std::net::IpAddr;
 
@@ -14,6 +15,10 @@ use serde_json::json;
 
 use crate::ops::problem_code::ProblemCode;
 
+/// Whether the page that makes a request is of the same site (Fetch Metadata): `none` for a request by the
+/// user, such as an address that was typed in.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignRequest {
@@ -21,7 +26,7 @@ pub enum ForeignRequest {
     Peer,
     /// `Host` is not a name of loopback.
     Host,
-    /// `Origin` is another site than `Host`.
+    /// `Origin` or `Sec-Fetch-Site` names another site than `Host`.
     Origin,
 }
 
@@ -50,7 +55,10 @@ impl ForeignRequest {
                 "without tokens, the header Host must be localhost, an address in 127.0.0.0/8 \
                  or [::1]"
             }
-            Self::Origin => "the header Origin must be the same site as Host",
+            Self::Origin => {
+                "without tokens, a request of another site's page is refused: Origin must be the \
+                 same site as Host, and Sec-Fetch-Site, if it is sent, same-origin or none"
+            }
         }
     }
 }
@@ -95,12 +103,17 @@ pub fn check_host(request: &Parts) -> Result<(), ForeignRequest> {
     }
 }
 
-/// Refuses a request that a page of another site makes: its `Origin` differs from `Host`.
+/// Refuses a request that a page of another site makes: its `Origin` differs from `Host`, or a browser says
+/// so in `Sec-Fetch-Site`, which no page can set.
 ///
 /// # Errors
 ///
 /// [`ForeignRequest::Origin`].
 pub fn check_origin(request: &Parts) -> Result<(), ForeignRequest> {
+    let own = |site: &HeaderValue| site == "same-origin" || site == "none";
+    if !request.headers.get_all(SEC_FETCH_SITE).iter().all(own) {
+        return Err(ForeignRequest::Origin);
+    }
     let Some(origin) = request.headers.get(header::ORIGIN) else { return Ok(()) };
     let site = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
     let site = site.and_then(|(_, site)| site.parse::<Authority>().ok());
@@ -198,5 +211,23 @@ mod tests {
         }
         let two = ["http://localhost:8080", "http://evil.example"];
         assert_eq!(check(&two), Err(ForeignRequest::Origin));
+    }
+
+    #[test]
+    fn request_of_another_site_is_refused_without_origin_too() {
+        let check = |sites: &[&str]| {
+            let sites = sites.iter().map(|site| ("sec-fetch-site", *site));
+            let headers: Vec<_> = [("host", "localhost:8080")].into_iter().chain(sites).collect();
+            check_origin(&parts("/", &headers))
+        };
+
+        for own in [&[][..], &["same-origin"], &["none"]] {
+            assert_eq!(check(own), Ok(()), "{own:?}");
+        }
+        for foreign in
+            [&["cross-site"][..], &["same-site"], &["other"], &[""], &["none", "cross-site"]]
+        {
+            assert_eq!(check(foreign), Err(ForeignRequest::Origin), "{foreign:?}");
+        }
     }
 }

@@ -77,7 +77,7 @@ const BLOCKED_KEYS: &str = "/blocked-keys";
 /// Refuses requests of web pages of another site.
 ///
 /// `Host` is not checked for GET and HEAD: Prometheus and the kubelet address a pod by IP, scrapers by the
-/// name of a service. Neither sends an `Origin`.
+/// name of a service. Neither sends an `Origin` or `Sec-Fetch-Site`.
 async fn refuse_foreign(request: Request, next: Next) -> Result<Response, ForeignRequest> {
     let (parts, body) = request.into_parts();
     check_origin(&parts)?;

@@ -219,7 +219,7 @@ fn values() -> Vec<Case> {
         file(".toml", "[sinks.orders]\nkind = \"rabbit\"\n").says(&["FILE:2: sinks.orders.kind = \"rabbit\": must be one of `rabbitmq`, `kafka`, `file`, `stdout`; did you mean rabbitmq?"]),
         file(".toml", "[sinks.orders]\nkind = \"nats\"\n").says(&["FILE:2: sinks.orders.kind = \"nats\": must be one of `rabbitmq`, `kafka`, `file`, `stdout`"]),
         file(".toml", "[outbox]\ndatabase = \"app\\r\"\n").says(&["FILE:2: outbox.database = \"app\\r\": contains the control character '\\r' at its end; remove it"]),
-        file(".toml", "[api]\ntokens = [5]\n").says(&["FILE:2: api.tokens.0: must be text, or { name = \"…\", token = \"…\", scopes = [\"append\", \"read\", \"admin\"] }; is of type integer"]),
+        file(".toml", "[api]\ntokens = [5]\n").says(&["FILE:2: api.tokens.0: must be text, or { name = \"…\", token = \"…\", scopes = [\"append\", \"read\"] }; is of type integer"]),
         file(".toml", "[mongo]\nuri = \"mongodb://u:${PASSWORD}@h/app\"\n").says(&["FILE:2: mongo.uri: contains ${PASSWORD}, but the environment variable PASSWORD is not set; set it, or write ${PASSWORD:-default}"]),
         file(".toml", "[instance]\nname = \"${NAME\"\n").says(&["FILE:2: instance.name = \"${NAME\": contains ${ without }; add it, or write $${ for the text ${"]),
         file(".toml", "[instance]\nname = \"${A B}\"\n").says(&["FILE:2: instance.name = \"${A B}\": contains ${A…}, which is not a variable name; write ${NAME} or ${NAME:-default}, or $${ for the text ${"]),
@@ -289,11 +289,12 @@ fn api() -> Vec<Case> {
     vec![
         no_file().set(&["api.enabled=true", "api.listen=0.0.0.0:8080"]).says(&["--set: api.listen = \"0.0.0.0:8080\": accepts remote connections without authentication, with or without TLS; set api.tokens, bind to 127.0.0.1:8080, or set api.allow_unauthenticated = true if a proxy authenticates"]),
         no_file().set(&["api.enabled=true", "api.tls.cert_file=/a"]).says(&["api.tls.key_file: is not set, but api.tls.cert_file is; set both or neither"]),
+        no_file().set(&["api.enabled=true", "api.listen=0.0.0.0:8080", "api.tokens=[\"t\"]"]).says(&["--set: api.tokens.0 = \"***\": has fewer than 16 characters, and api.listen accepts remote connections; set a longer one, such as the output of openssl rand -hex 32"]),
         no_file().set(&["api.enabled=true", "api.tokens=[\"\"]"]).says(&["--set: api.tokens.0 = \"***\": must contain only ASCII letters, digits and punctuation, and at least one character"]),
         no_file().set(&["api.enabled=true", "api.tokens=[\"t\", \"t\"]"]).says(&["--set: api.tokens.1 = \"***\": is the same token as another one; set a different token"]),
         no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\" }]"]).says(&["--set: api.tokens.0: has no token; set token or token_file"]),
-        no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\", token = \"t\", scopes = [\"reed\"] }]"]).says(&["--set: api.tokens.0.scopes: unknown scope \"reed\"; must be append, read or admin; did you mean read?"]),
-        no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\", token = \"t\", scopes = [] }]"]).says(&["--set: api.tokens.0.scopes: must not be empty; remove it for all scopes, or set append, read or admin"]),
+        no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\", token = \"t\", scopes = [\"reed\"] }]"]).says(&["--set: api.tokens.0.scopes: unknown scope \"reed\"; must be append, read, admin or consume; did you mean read?"]),
+        no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\", token = \"t\", scopes = [] }]"]).says(&["--set: api.tokens.0.scopes: must not be empty; remove it for all scopes, or set append, read, admin or consume"]),
         no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\", token_file = \"/no/such/file\" }]"]).says(&["--set: api.tokens.0.token_file = \"/no/such/file\": cannot read the file \"/no/such/file\": no such file or directory; check the path and its permissions"]),
         no_file().set(&["api.enabled=true", "api.max_concurrent=0"]).says(&["--set: api.max_concurrent = 0: must be between 1 and 100000"]),
     ]

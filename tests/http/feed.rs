@@ -252,7 +252,8 @@ async fn next_of_parked_events_is_null_at_the_end() {
     until_head(&api, 2).await;
     let created = api.post("/v1/subscriptions", &json!({ "name": "all", "kind": "pull" })).await;
     assert_eq!(created.status, 201, "{created:?}");
-    let lease = api.get("/v1/subscriptions/all/events?member=m").await.body["lease"].clone();
+    let pull = api.post("/v1/subscriptions/all/pull", &json!({ "member": "m" })).await;
+    let lease = &pull.body["lease"];
     for position in [1, 2] {
         let event = json!({ "lease": lease, "position": position, "reason": "odd" });
         assert_eq!(api.post("/v1/subscriptions/all/park", &event).await.status, 200);

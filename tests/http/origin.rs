@@ -47,11 +47,38 @@ async fn loopback_host_and_own_origin_are_required_without_tokens() {
     api.stop().await;
 }
 
+/// An image or a link of a page has no `Origin`; the browser says whose page it is.
+#[fixture::test]
+async fn requests_of_other_sites_are_refused_without_origin() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let metrics = format!("http://{}/metrics", api.postrider.address().await);
+
+    for (site, status) in
+        [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
+    {
+        let image = [("sec-fetch-site", site), ("sec-fetch-dest", "image")];
+        for path in ["/v1/outbox/records", "/openapi.json"] {
+            let answer = send(&api, Method::GET, path, &image).await;
+            assert_eq!(answer.status, status, "{site} {path}: {answer:?}");
+        }
+        let ops = api.client.get(&metrics).header("sec-fetch-site", site).send().await.unwrap();
+        assert_eq!(ops.status().as_u16(), status, "{site}");
+    }
+    let post = [("sec-fetch-site", "cross-site")];
+    send(&api, Method::POST, PAUSE, &post).await.is(403, "foreign_origin");
+    api.stop().await;
+}
+
 #[fixture::test]
 async fn host_and_origin_are_not_checked_with_tokens() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.tokens=[\"t\"]"]).await;
-    let named = [("host", "postrider.example"), ("origin", "https://console.example")];
+    let named = [
+        ("host", "postrider.example"),
+        ("origin", "https://console.example"),
+        ("sec-fetch-site", "cross-site"),
+    ];
 
     let with = [&named[..], &[("authorization", "Bearer t")]].concat();
 

@@ -82,6 +82,33 @@ async fn scope_permits_its_own_calls_only() {
     api.stop().await;
 }
 
+#[fixture::test]
+async fn members_need_the_scope_consume() {
+    let outbox = TestOutbox::new().await;
+    let member = "{name=\"member\", token=\"m-s3cret\", scopes=[\"consume\"]}]";
+    let tokens = TOKENS.replace("]}]", &format!("]}}, {member}"));
+    let api = Api::start(&outbox, &[&tokens]).await;
+    for (call, body) in [
+        ("pull", json!({ "member": "m" })),
+        ("ack", json!({ "lease": "u.1.m", "position": 1 })),
+        ("park", json!({ "lease": "u.1.m", "position": 1, "reason": "odd" })),
+    ] {
+        let path = format!("/v1/subscriptions/billing/{call}");
+        for token in ["w-s3cret", "r-s3cret", "a-s3cret"] {
+            let refused = as_holder(&api, token, "POST", &path, Some(&body)).await;
+            refused.is(403, "forbidden");
+            assert!(refused.text.contains("lacks the scope consume"), "{refused:?}");
+        }
+        // (There is no feed, and so no subscription.)
+        for token in ["m-s3cret", "all-of-it"] {
+            as_holder(&api, token, "POST", &path, Some(&body)).await.is(404, "not_found");
+        }
+    }
+    let list = "/v1/subscriptions";
+    as_holder(&api, "m-s3cret", "GET", list, None).await.is(403, "forbidden");
+    api.stop().await;
+}
+
 /// All described calls: a new one without a scope is found here.
 #[fixture::test]
 async fn all_calls_but_the_description_require_a_token() {
@@ -101,6 +128,30 @@ async fn all_calls_but_the_description_require_a_token() {
         }
     }
     assert!(calls >= 24, "{calls}");
+    api.stop().await;
+}
+
+#[fixture::test]
+async fn refused_logins_are_logged_in_one_line_with_the_peer() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[TOKENS]).await;
+    // (The first request, before the API was open, had no token.)
+    for guess in ["guess-1", "guess-2"] {
+        let path = "/v1/outbox/records";
+        as_holder(&api, guess, "GET", path, None).await.is(401, "unauthorized");
+    }
+
+    // The line of this write follows those of the guesses.
+    as_holder(&api, "a-s3cret", "POST", "/v1/relay/pause", None).await;
+    api.postrider.until_logged("changed the pause of the relay").await;
+
+    let lines = api.postrider.lines();
+    let about = |line: &&Value| line["message"] == "refused requests without a known token";
+    let refused: Vec<&Value> = lines.iter().filter(about).collect();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!((&refused[0]["level"], &refused[0]["refused"]), (&json!("WARN"), &json!(1)));
+    assert!(refused[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{refused:?}");
+    assert!(!api.postrider.stderr().contains("guess"));
     api.stop().await;
 }
 

@@ -269,9 +269,9 @@ impl Processes {
     /// Parks the first event of `billing`.
     pub async fn park(&self) {
         let read = async || {
-            let events = "v1/subscriptions/billing/events?member=a&wait=5s";
-            let url = self.url(&self.first, events).await;
-            let answer: Value = self.http.get(url).send().await.unwrap().json().await.unwrap();
+            let url = self.url(&self.first, "v1/subscriptions/billing/pull").await;
+            let pull = self.http.post(url).json(&json!({ "member": "a", "wait": "5s" }));
+            let answer: Value = pull.send().await.unwrap().json().await.unwrap();
             (answer["next"] != 0).then(|| answer["lease"].clone())
         };
         eventually("an event", async || read().await.is_some()).await;

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::api::{Answer, Api};
 use crate::support::outbox::{TestOutbox, eventually};
 
 const ALL: &str = "/v1/subscriptions";
@@ -44,12 +44,13 @@ async fn subscription_is_created_read_acknowledged_and_deleted() {
         .await
         .is(409, "subscription_exists");
 
-    let events = format!("{ALL}/billing/events?member=a&wait=10s");
-    let read = api.get(&events).await;
+    let pull = format!("{ALL}/billing/pull");
+    let of_a = json!({ "member": "a", "wait": "10s" });
+    let read = api.post(&pull, &of_a).await;
     assert_eq!(read.status, 200, "{read:?}");
     assert_eq!(read.body["items"][0]["position"], 1);
     assert_eq!(read.body["items"][0]["body"], json!({ "n": 1 }));
-    let other = api.get(&format!("{ALL}/billing/events?member=b")).await;
+    let other = api.post(&pull, &json!({ "member": "b" })).await;
     other.is(409, "member_active");
     let seconds: u64 = other.header("retry-after").parse().unwrap();
     assert!((1..=20).contains(&seconds), "{seconds}");
@@ -59,7 +60,7 @@ async fn subscription_is_created_read_acknowledged_and_deleted() {
     let lease = &read.body["lease"];
     let parked = json!({ "lease": lease, "position": 1, "reason": "why" });
     assert_eq!(api.post(&park, &parked).await.body, json!({ "position": 1 }));
-    let next = api.get(&events).await.body["next"].clone();
+    let next = api.post(&pull, &of_a).await.body["next"].clone();
     let done = json!({ "lease": lease, "position": next });
     for _ in 0..2 {
         assert_eq!(api.post(&ack, &done).await.body, json!({ "position": next }));
@@ -80,14 +81,54 @@ async fn subscription_is_created_read_acknowledged_and_deleted() {
         .is(409, "position_ahead");
     let paused = api.call(Method::POST, &format!("{ALL}/billing/pause")).await;
     assert_eq!(paused.body["state"], "paused");
-    api.get(&events).await.is(409, "subscription_paused");
+    api.post(&pull, &of_a).await.is(409, "subscription_paused");
     let resumed = api.call(Method::POST, &format!("{ALL}/billing/resume")).await;
     assert_eq!(resumed.body["state"], "running");
     let discarded = api.call(Method::DELETE, &format!("{ALL}/billing/parked")).await;
     assert_eq!((discarded.status, discarded.body), (200, json!({ "discarded": 1 })));
     assert_eq!(api.call(Method::DELETE, &format!("{ALL}/billing")).await.status, 204);
     api.get(&format!("{ALL}/billing")).await.is(404, "not_found");
-    api.get(&events).await.is(404, "not_found");
+    api.post(&pull, &of_a).await.is(404, "not_found");
+    api.stop().await;
+}
+
+/// An image, a link or a form of a web page sends none of what a pull requires.
+#[fixture::test]
+async fn lease_is_taken_by_post_of_json_only() {
+    let outbox = TestOutbox::new().await;
+    let api = start(&outbox).await;
+    append(&api, "1", "a").await;
+    api.post(ALL, &json!({ "name": "billing", "kind": "pull" })).await;
+    let pull = format!("{ALL}/billing/pull");
+
+    for method in [Method::GET, Method::POST] {
+        let former = api.call(method, &format!("{ALL}/billing/events?member=intruder")).await;
+        former.is(405, "method_not_allowed");
+        assert_eq!(former.headers.get("allow").unwrap(), "");
+        assert!(former.text.contains("POST /v1/subscriptions/{name}/pull"), "{former:?}");
+    }
+    let by_get = api.get(&pull).await;
+    by_get.is(405, "method_not_allowed");
+    assert_eq!(by_get.header("allow"), "POST");
+    let form = api.request(Method::POST, &pull).body("{\"member\":\"intruder\"}");
+    Answer::of(form.header("content-type", "text/plain")).await.is(415, "unsupported_media_type");
+    assert_eq!(api.get(&format!("{ALL}/billing")).await.body.get("owner"), None);
+
+    // A member whose answer was lost gets the same one again.
+    let of_worker = json!({ "member": "worker", "wait": "10s" });
+    let first = api.post(&pull, &of_worker).await;
+    let again = api.post(&pull, &of_worker).await;
+    assert_eq!((first.status, &first.body), (200, &again.body));
+    assert_eq!(first.body["items"][0]["position"], 1);
+    let park = json!({ "lease": first.body["lease"], "position": 1, "reason": "odd" });
+    assert_eq!(api.post(&format!("{ALL}/billing/park"), &park).await.status, 200);
+    // Who took the lease and what was parked is in the log, once each.
+    api.postrider.until_logged("parked an event").await;
+    let lines = api.postrider.lines();
+    let found = |message| lines.iter().filter(|line| line["message"] == message).count();
+    assert_eq!((found("a member took the lease"), found("parked an event")), (1, 1));
+    let taken = lines.iter().find(|line| line["message"] == "a member took the lease").unwrap();
+    assert_eq!((&taken["level"], &taken["member"]), (&json!("INFO"), &json!("worker")));
     api.stop().await;
 }
 
@@ -124,10 +165,9 @@ async fn wrong_input_is_reported_by_field() {
     api.post(ALL, &ahead).await.is(409, "position_ahead");
 
     api.post(ALL, &json!({ "name": "billing", "kind": "pull" })).await;
-    let events = format!("{ALL}/billing/events");
-    let answer = api.get(&format!("{events}?limit=0&wait=x")).await;
+    let pull = json!({ "limit": 0, "wait": "x" });
+    let answer = api.post(&format!("{ALL}/billing/pull"), &pull).await;
     let mut fields = answer.wrong();
-    fields.sort_unstable();
     assert_eq!(fields, ["limit", "member", "wait"]);
     let park = json!({ "lease": "x", "position": 0, "reason": "" });
     let answer = api.post(&format!("{ALL}/billing/park"), &park).await;
@@ -147,6 +187,7 @@ async fn instance_without_a_feed_has_no_subscriptions() {
     let api = Api::start(&outbox, &["events.enabled=true"]).await;
 
     api.get(ALL).await.is(404, "not_found");
-    api.get(&format!("{ALL}/billing/events?member=a")).await.is(404, "not_found");
+    let pull = api.post(&format!("{ALL}/billing/pull"), &json!({ "member": "a" })).await;
+    pull.is(404, "not_found");
     api.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::events::subscriptions::{SubscriptionError, SubscriptionState};
+use postrider::events::subscriptions::{PulledEvents, SubscriptionError, SubscriptionState};
 
 use crate::feed::lines;
 use crate::support::outbox::eventually;
@@ -19,6 +19,9 @@ async fn events_come_in_order_until_they_are_acknowledged() {
     let first = all.pull("billing", "a").await.unwrap();
     let again = all.pull("billing", "a").await.unwrap();
     assert_eq!(lines(&first.items), ["1 order/1@1#0", "2 order/2@1#0", "3 order/3@1#0"]);
+    assert!(first.is_new_lease && !again.is_new_lease);
+    // Also the lease, so that an answer that was lost is repeated whole.
+    let again = PulledEvents { is_new_lease: true, ..again };
     assert_eq!(first, again);
     assert_eq!((first.next, first.head), (3, 3));
 

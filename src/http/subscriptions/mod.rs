@@ -3,6 +3,7 @@
 mod manage;
 mod pull;
 
+use axum::routing::any;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -24,6 +25,7 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
         .routes(routes!(manage::replay_subscription))
         .routes(routes!(manage::list_parked_events, manage::discard_parked_events))
         .routes(routes!(pull::pull_subscription_events))
+        .route("/v1/subscriptions/{name}/events", any(pull::refuse_former_pull))
         .routes(routes!(pull::acknowledge_subscription_events))
         .routes(routes!(pull::park_subscription_event))
 }

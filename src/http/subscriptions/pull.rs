@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use axum::Json;
+use axum::http::header::ALLOW;
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
-use tracing::debug;
-use utoipa::{IntoParams, ToSchema};
+use tracing::info;
+use utoipa::ToSchema;
 
 use crate::events::Flaw;
 use crate::events::feed::FeedEvent;
 use crate::events::json::{IdText, Request};
 use crate::events::subscriptions::pull::request_flaws;
-use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::extract::{Body, Call, ConsumeScope};
 use crate::http::params::{Bounded, DurationText, Limit};
 use crate::http::problem::Problem;
 use crate::http::subscriptions::SubscriptionPath;
@@ -20,21 +22,21 @@ use crate::http::subscriptions::SubscriptionPath;
 const DEFAULT_PULLED: u32 = 100;
 
 /// The member that reads, and how much.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PullQuery {
+pub(super) struct PullRequest {
     /// The member: a name that no other process uses.
-    #[param(inline)]
     member: IdText,
     /// The most events. By default 100.
-    #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
     /// How long to wait if there are no events, such as `20s`. By default not at all; at most half of
     /// `api.timeout`.
-    #[param(inline)]
+    #[schema(inline)]
     wait: Option<DurationText>,
 }
+
+impl Request for PullRequest {}
 
 /// Events for the member that has the lease.
 #[derive(Debug, Serialize, ToSchema)]
@@ -56,8 +58,11 @@ pub(super) struct PulledAnswer {
 }
 
 /// Read the events after the acknowledged position, as the member that has the lease
-#[utoipa::path(get, path = "/v1/subscriptions/{name}/events", tag = "subscriptions",
-    params(SubscriptionPath, PullQuery),
+///
+/// The read takes or renews the lease. A member that repeats it gets the same events again.
+#[utoipa::path(post, path = "/v1/subscriptions/{name}/pull", tag = "subscriptions",
+    params(SubscriptionPath),
+    request_body(content = PullRequest, example = json!({ "member": "worker-1", "limit": 100, "wait": "15s" })),
     responses(
         (status = 200, description = "the member has the lease", body = PulledAnswer),
         (status = 404, description = "`not_found`: no subscription has this name"),
@@ -65,13 +70,18 @@ pub(super) struct PulledAnswer {
     ),
 )]
 pub(super) async fn pull_subscription_events(
-    call: Call<ReadScope, SubscriptionPath, PullQuery>,
+    call: Call<ConsumeScope, SubscriptionPath>,
+    Body(body): Body<PullRequest>,
 ) -> Result<Json<PulledAnswer>, Problem> {
-    let PullQuery { member, limit, wait } = call.query;
+    let PullRequest { member, limit, wait } = body;
     let limit = limit.map_or(DEFAULT_PULLED, u32::from) as usize;
     let wait = wait.map_or(Duration::ZERO, |wait| wait.0).min(call.state.timeout / 2);
     let name = call.path.name.as_str();
     let pulled = call.state.subscriptions()?.pull(name, member.as_str(), limit, wait).await?;
+    if pulled.is_new_lease {
+        let member = member.as_str();
+        info!(actor = &*call.actor, subscription = name, member, "a member took the lease");
+    }
     let lease_millis = u64::try_from(pulled.leased_for.as_millis()).unwrap_or(u64::MAX);
     Ok(Json(PulledAnswer {
         lease: pulled.lease,
@@ -81,6 +91,12 @@ pub(super) async fn pull_subscription_events(
         next: pulled.next,
         head: pulled.head,
     }))
+}
+
+/// Refuses the earlier form of a pull, in which a link or an image of any page could take the lease.
+pub(super) async fn refuse_former_pull() -> impl IntoResponse {
+    // No method is allowed on this path.
+    ([(ALLOW, "")], Problem::no_method("pull by POST /v1/subscriptions/{name}/pull"))
 }
 
 /// The events to acknowledge.
@@ -118,7 +134,7 @@ pub(super) struct AckAnswer {
     ),
 )]
 pub(super) async fn acknowledge_subscription_events(
-    call: Call<ReadScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath>,
     Body(body): Body<AckRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
     let name = call.path.name.as_str();
@@ -160,12 +176,12 @@ impl Request for ParkRequest {
     ),
 )]
 pub(super) async fn park_subscription_event(
-    call: Call<ReadScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath>,
     Body(body): Body<ParkRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
     let (name, position) = (call.path.name.as_str(), body.position.0);
     let subscriptions = call.state.subscriptions()?;
     let position = subscriptions.park(name, &body.lease, position, &body.reason).await?;
-    debug!(actor = &*call.actor, subscription = name, position, "parked an event");
+    info!(actor = &*call.actor, subscription = name, position, "parked an event");
     Ok(Json(AckAnswer { position }))
 }

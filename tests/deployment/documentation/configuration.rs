@@ -101,7 +101,7 @@ fn put_files(value: &mut Value, folder: &Path, count: &mut usize) {
                 *count += 1;
                 let file = folder.join(count.to_string());
                 let text = match name.as_str() {
-                    "password_file" | "token_file" => format!("secret-{count}"),
+                    "password_file" | "token_file" => format!("secret-of-16-characters-{count}"),
                     _ => rcgen::generate_simple_self_signed([]).unwrap().cert.pem(),
                 };
                 std::fs::write(&file, text).unwrap();

@@ -11,11 +11,11 @@ use crate::support::process::finish;
 fn secret(path: &str) -> String {
     let text = match path {
         "mongo.uri" => "mongodb://relay:pa%20ss@mongo/shop?replicaSet=rs0",
-        "api.tokens" => r#"[{ name = "shop", token = "t0ken", scopes = ["append"] }]"#,
+        "api.tokens" => r#"[{ name = "shop", token = "t0ken-of-the-shop", scopes = ["append"] }]"#,
         // Kafka's client reads it at once.
         "files/ca.crt" => return certificate(),
         _ if path.ends_with(".uri") => "amqps://relay:pass@rabbitmq:5671/shop",
-        _ => "s3cret",
+        _ => "s3cret-of-16-chars",
     };
     format!("{text}\n")
 }

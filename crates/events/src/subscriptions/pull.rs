@@ -50,6 +50,8 @@ pub struct PulledEvents {
     pub next: i64,
     /// The last position of the feed.
     pub head: i64,
+    /// Whether the member has taken the lease by this read: before, another one or none had it.
+    pub is_new_lease: bool,
 }
 
 /// What a lease names.
@@ -112,7 +114,7 @@ impl Subscriptions {
         }
         let limit = limit.clamp(1, MAX_PULLED);
         let deadline = Instant::now() + wait;
-        let mut failures = 0;
+        let (mut failures, mut is_new_lease) = (0, false);
         loop {
             let found = self.usable(name, member).await?;
             let page = self.page(&found, limit).await?;
@@ -125,12 +127,21 @@ impl Subscriptions {
                 continue;
             };
             failures = 0;
+            is_new_lease |= found.owner.as_deref() != Some(member);
             let left = deadline.saturating_duration_since(Instant::now());
             if !page.items.is_empty() || left.is_zero() {
                 let FeedPage { feed, items, next, head } = page;
                 let lease = LeaseToken::text(&held, member);
                 let leased_for = lease_of(&held);
-                return Ok(PulledEvents { lease, leased_for, feed, items, next, head });
+                return Ok(PulledEvents {
+                    lease,
+                    leased_for,
+                    feed,
+                    items,
+                    next,
+                    head,
+                    is_new_lease,
+                });
             }
             // Not a read after each append that the filter does not let pass.
             tokio::time::sleep(EMPTY_PAUSE).await;

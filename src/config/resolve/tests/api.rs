@@ -58,12 +58,29 @@ fn tokens_are_required_beyond_loopback_whatever_tls_does() {
             assert_eq!(problems[0].key, "api.listen");
             assert!(problems[0].detail.contains("api.allow_unauthenticated"), "{problems:?}");
         }
-        assert!(with(&[&listen, "api.tokens=[\"t\"]"]).is_ok());
+        assert!(with(&[&listen, "api.tokens=[\"hush-hush-hush-1\"]"]).is_ok());
         assert!(with(&[&listen, "api.allow_unauthenticated=true"]).is_ok());
     }
     for listen in ["127.0.0.1:1", "127.9.9.9:0", "[::1]:1", "localhost:1", "LOCALHOST:1"] {
         assert!(with(&[&format!("api.listen={listen}")]).is_ok(), "{listen}");
     }
+}
+
+#[test]
+fn token_beyond_loopback_has_16_characters() {
+    let table = "api.tokens=[\"hush-hush-hush-1\", {name = \"a\", token = \"hush-hush-hush-\"}]";
+    for listen in ["0.0.0.0:1", "[::]:1", "example.org:1"] {
+        let listen = format!("api.listen={listen}");
+
+        for open in ["api.timeout=30s", "api.allow_unauthenticated=true"] {
+            let problems = with(&[&listen, open, table]).unwrap_err();
+
+            assert_eq!((problems.len(), problems[0].key.as_str()), (1, "api.tokens.1"));
+            assert!(problems[0].detail.contains("fewer than 16 characters"), "{problems:?}");
+            assert!(!format!("{problems:?}").contains("hush"), "{problems:?}");
+        }
+    }
+    assert!(with(&["api.listen=localhost:1", table]).is_ok());
 }
 
 #[test]
