@@ -14,10 +14,24 @@ pub fn cpu_micros(pid: &str) -> u64 {
     ticks * 10_000
 }
 
+/// Resident memory of a process, in MB.
+pub fn resident_mb(pid: &str) -> u64 {
+    status_mb(pid, "VmRSS:")
+}
+
+/// Lets the peak of a process begin with its present memory.
+pub fn forget_peak(pid: &str) {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+}
+
 /// Peak resident memory of a process, in MB.
 pub fn peak_mb(pid: &str) -> u64 {
+    status_mb(pid, "VmHWM:")
+}
+
+fn status_mb(pid: &str, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
