@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An answer that its client does not take holds a text: no turn, no cursor and no connection to MongoDB. A
-//! piece that is not taken within [`STALLED`] ends it. If the budget is used up, the answers that are taken
+//! piece that is not taken for 30 s ends it. If the budget is used up, the answers that are taken
 //! most slowly end first, and what cannot be held by then is refused. Appends and deliveries need no share.
 
 use std::convert::Infallible;
@@ -51,22 +51,31 @@ pub(super) const PART_BYTES: usize = 96 << 10;
 /// The largest piece that is given to a connection at a time. A smaller whole answer is given at once.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// The longest time until a piece is taken. A client that reads 16 KB/s takes one every few seconds: the buffer of a
-/// connection ([`SEND_BUFFER_BYTES`]) accepts more when a third of it is free.
-const STALLED: Duration = Duration::from_secs(30);
-
 /// The send buffer of a connection: the system would let it grow to megabytes, and a client that reads slowly
 /// would take nothing for minutes.
 pub(super) const SEND_BUFFER_BYTES: usize = 128 << 10;
 
-/// An answer may end for others after it has been read for so long…
-const MEASURED: Duration = Duration::from_secs(16);
-
-/// …with fewer bytes a second than these. (The buffers of a connection hide a part of what a client reads.)
+/// An answer may end for others if fewer bytes a second than these are taken of it. (The buffers of a connection hide a
+/// part of what a client reads.)
 const SLOW_BYTES_PER_SECOND: u64 = 8 << 10;
 
-/// The longest wait for a turn or a share: longer than [`MEASURED`], so that slow answers end before.
-const MAX_WAIT: Duration = Duration::from_secs(20);
+/// How long answers and their clients may wait.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// The longest time until a piece is taken. A client that reads 16 KB/s takes one every few seconds: the buffer of a
+    /// connection ([`SEND_BUFFER_BYTES`]) accepts more when a third of it is free.
+    stalled: Duration,
+    /// How long an answer is read until its rate is judged.
+    measured: Duration,
+    /// The longest wait for a turn or a share: longer than `measured`, so that slow answers end before.
+    wait: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    stalled: Duration::from_secs(30),
+    measured: Duration::from_secs(16),
+    wait: Duration::from_secs(20),
+};
 
 /// The texts that wait for a share at a time, beyond the budget.
 const WAITING: usize = 4;
@@ -84,6 +93,7 @@ pub struct Answers {
     budget: Arc<Semaphore>,
     waiting: Semaphore,
     holders: Mutex<Vec<Arc<Holder>>>,
+    patience: Patience,
 }
 
 /// An answer that holds a share.
@@ -96,20 +106,27 @@ struct Holder {
 }
 
 impl Holder {
-    /// The bytes a second that are taken, once they can be judged.
-    fn rate(&self) -> Option<u64> {
-        let elapsed = self.since.elapsed();
-        (elapsed >= MEASURED).then(|| self.taken.load(Ordering::Relaxed) / elapsed.as_secs().max(1))
+    /// The bytes a second that are taken, if the answer has been read for long enough.
+    fn rate(&self, now: Instant, measured: Duration) -> Option<u64> {
+        let elapsed = now.saturating_duration_since(self.since);
+        (elapsed >= measured).then(|| self.taken.load(Ordering::Relaxed) / elapsed.as_secs().max(1))
     }
 }
 
 impl Default for Answers {
     fn default() -> Self {
+        Self::with(PATIENCE)
+    }
+}
+
+impl Answers {
+    fn with(patience: Patience) -> Self {
         Self {
             turns: Arc::new(Semaphore::new(TURNS)),
             budget: Arc::new(Semaphore::new(BUDGET_BYTES / UNIT)),
             waiting: Semaphore::new(WAITING),
             holders: Mutex::default(),
+            patience,
         }
     }
 }
@@ -142,7 +159,7 @@ impl Answers {
             Ok(permit) => permit,
             Err(_) => {
                 let _place = self.waiting.try_acquire().map_err(|_| Overloaded)?;
-                timeout(MAX_WAIT, self.press(units)).await.map_err(|_| Overloaded)?
+                timeout(self.patience.wait, self.press(units)).await.map_err(|_| Overloaded)?
             }
         };
         let holder = Holder {
@@ -168,13 +185,18 @@ impl Answers {
 
     fn end_slowest(&self) {
         let holders = self.holders.lock();
-        let rates = holders.iter().filter_map(|holder| Some((holder.rate()?, holder)));
-        let slow = rates
-            .filter(|(rate, holder)| *rate < SLOW_BYTES_PER_SECOND && !holder.over.is_cancelled());
-        if let Some((_, slowest)) = slow.min_by_key(|(rate, _)| *rate) {
+        if let Some(slowest) = slowest(&holders, Instant::now(), self.patience.measured) {
             slowest.over.cancel();
         }
     }
+}
+
+/// The answer that is taken most slowly, if it is too slow.
+fn slowest(holders: &[Arc<Holder>], now: Instant, measured: Duration) -> Option<&Arc<Holder>> {
+    let going = holders.iter().filter(|holder| !holder.over.is_cancelled());
+    let rates = going.filter_map(|holder| Some((holder.rate(now, measured)?, holder)));
+    let slow = rates.filter(|(rate, _)| *rate < SLOW_BYTES_PER_SECOND);
+    slow.min_by_key(|(rate, _)| *rate).map(|(_, slowest)| slowest)
 }
 
 /// What an answer holds of the budget.
@@ -285,8 +307,8 @@ impl From<Never> for Problem {
 enum Cut<E> {
     #[error("failed to read the rest of a response")]
     Part(#[source] PartError<E>),
-    #[error("the client took nothing of a response for {STALLED:?}")]
-    Stalled,
+    #[error("the client took nothing of a response for {0:?}")]
+    Stalled(Duration),
     #[error("the client took a response too slowly while other responses waited")]
     Slow,
     #[error(transparent)]
@@ -333,7 +355,7 @@ impl Answering {
     ///
     /// None is free for a long time.
     pub async fn turn(&self) -> Result<Turn, Problem> {
-        let turn = timeout(MAX_WAIT, self.answers.turn()).await.ok().flatten();
+        let turn = timeout(self.answers.patience.wait, self.answers.turn()).await.ok().flatten();
         let permit = turn.ok_or_else(|| {
             Problem::overloaded("too many reads are waiting for MongoDB; retry later")
         })?;
@@ -401,13 +423,14 @@ impl Answering {
         mut parts: P,
         pieces: mpsc::Sender<Bytes>,
     ) -> Result<(), Cut<P::Error>> {
+        let stalled = self.answers.patience.stalled;
         let mut part = (first, share);
         loop {
             let (text, share) = part;
-            send_text(text.into(), &share, &pieces).await?;
+            send_text(text.into(), &share, &pieces, stalled).await?;
             drop(share);
             while let Next::Text(text) = parts.wait().await {
-                send_text(text.into(), &Share { held: None }, &pieces).await?;
+                send_text(text.into(), &Share { held: None }, &pieces, stalled).await?;
             }
             let turn = self.answers.turn().await;
             let Some(text) = parts.read().await.map_err(Cut::Part)? else { return Ok(()) };
@@ -423,10 +446,11 @@ async fn send_text<E>(
     mut text: Bytes,
     share: &Share,
     pieces: &mpsc::Sender<Bytes>,
+    stalled: Duration,
 ) -> Result<(), Cut<E>> {
     while !text.is_empty() {
         let room = tokio::select! {
-            room = timeout(STALLED, pieces.reserve()) => room.map_err(|_| Cut::Stalled)?,
+            room = timeout(stalled, pieces.reserve()) => room.map_err(|_| Cut::Stalled(stalled))?,
             () = share.over() => return Err(Cut::Slow),
         };
         // Without a receiver this task is being aborted.
@@ -491,7 +515,7 @@ mod tests {
         axum::body::to_bytes(response.into_body(), usize::MAX).await.map(|bytes| bytes.len())
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn answer_is_whole_whatever_the_sizes_of_its_parts() {
         let answers = Arc::default();
 
@@ -503,70 +527,73 @@ mod tests {
         assert!(answers.holders.lock().is_empty());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn unread_answer_holds_no_turn_and_ends_when_nothing_is_taken() {
-        let answers = Arc::default();
-        let part = 4 * PIECE_BYTES;
+        let stalled = Duration::from_millis(100);
+        let answers = Arc::new(Answers::with(Patience { stalled, ..PATIENCE }));
+        let part = 2 * RESERVE_BYTES;
         let mut unread = Vec::new();
         for _ in 0..3 * TURNS {
             unread.push(answer(&answers, vec![part, part]).await.unwrap());
         }
-
-        sleep(STALLED * 2).await;
-
         assert_eq!(answers.turns.available_permits(), TURNS);
+
+        while !answers.holders.lock().is_empty() {
+            sleep(stalled).await;
+        }
+
+        assert_eq!(answers.budget.available_permits(), BUDGET_BYTES / UNIT);
         for response in unread {
             assert!(read(response).await.is_err());
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn slowest_answer_ends_when_others_need_its_share() {
-        let answers = Arc::default();
-        let half = BUDGET_BYTES / 2 + RESERVE_BYTES;
-        let slow = answer(&answers, vec![half]).await.unwrap();
-        let steady = answer(&answers, vec![half]).await.unwrap();
-        let steady = tokio::spawn(async move {
-            let mut pieces = steady.into_body().into_data_stream();
-            let mut taken = 0;
-            while let Some(piece) = futures_util::StreamExt::next(&mut pieces).await {
-                taken += piece.unwrap().len();
-                // Twice as much as is slow.
-                sleep(Duration::from_secs(2)).await;
-            }
-            taken
-        });
+    #[tokio::test]
+    async fn unread_answer_ends_when_others_need_its_share() {
+        let answers = Arc::new(Answers::with(Patience { measured: Duration::ZERO, ..PATIENCE }));
+        let unread = answer(&answers, vec![BUDGET_BYTES]).await.unwrap();
 
-        let third = answer(&answers, vec![half]).await.unwrap();
+        let other = answer(&answers, vec![BUDGET_BYTES]).await.unwrap();
 
-        assert_eq!(read(third).await.unwrap(), half);
-        assert!(read(slow).await.is_err());
-        assert_eq!(steady.await.unwrap(), half);
+        assert!(read(unread).await.is_err());
+        drop(other);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn answer_is_refused_when_all_others_are_taken() {
-        let answers = Arc::default();
-        let mut steady = Vec::new();
-        for _ in 0..2 {
-            let half = BUDGET_BYTES / 2 + RESERVE_BYTES;
-            let body = answer(&answers, vec![half]).await.unwrap().into_body();
-            steady.push(tokio::spawn(async move {
-                let mut pieces = body.into_data_stream();
-                while futures_util::StreamExt::next(&mut pieces).await.is_some() {
-                    sleep(Duration::from_secs(2)).await;
-                }
-            }));
-        }
+    #[test]
+    fn slowest_answer_ends_unless_it_is_fast_or_new() {
+        let now = Instant::now();
+        let holder = |seconds, taken| {
+            let since = now - Duration::from_secs(seconds);
+            let over = CancellationToken::new();
+            Arc::new(Holder { since, taken: AtomicU64::new(taken), over })
+        };
+        let (slow, slower) = (holder(20, 50 << 10), holder(40, 50 << 10));
+        let (fast, new) = (holder(16, 128 << 10), holder(15, 0));
+        let holders = [slow.clone(), slower.clone(), fast, new];
+        let next = || slowest(&holders, now, PATIENCE.measured);
+
+        assert!(Arc::ptr_eq(next().unwrap(), &slower));
+        slower.over.cancel();
+        assert!(Arc::ptr_eq(next().unwrap(), &slow));
+        slow.over.cancel();
+        assert!(next().is_none());
+    }
+
+    #[tokio::test]
+    async fn answer_is_refused_while_the_budget_is_used_up() {
+        let wait = Duration::from_millis(100);
+        let answers = Arc::new(Answers::with(Patience { wait, ..PATIENCE }));
+        let unread = answer(&answers, vec![BUDGET_BYTES + RESERVE_BYTES]).await.unwrap();
 
         let refused = answer(&answers, vec![2 * RESERVE_BYTES]).await.unwrap_err();
         let small = answer(&answers, vec![RESERVE_BYTES]).await.unwrap();
 
         assert_eq!(refused.status.as_u16(), 503);
         assert_eq!(read(small).await.unwrap(), RESERVE_BYTES);
+        drop(unread);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn whole_answer_has_its_length_and_is_held_as_a_part() {
         let answers = Arc::default();
         let value = "x".repeat(BUDGET_BYTES);
