@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn a_raw_id_of_a_document_is_no_condition(
+    fn a_raw_id_of_operators_is_refused(
         name in "[$a][a-z]{0,3}",
         inner in prop_oneof![Just("$gt"), Just("a")],
         value: i32,
