@@ -17,6 +17,7 @@ use crate::events::subscriptions::{
     NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionEntry, SubscriptionError,
     Subscriptions,
 };
+use crate::store::page::PageSize;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -113,8 +114,8 @@ pub(super) struct ParkedArgs {
     #[arg(long, value_name = "POSITION", default_value_t = 0, help_heading = FILTERS)]
     after: i64,
     /// Maximum number of events, from 1 to 1000
-    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1_000))]
-    limit: i64,
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
     /// Discard the parked event at this position
     #[arg(long, value_name = "POSITION", conflicts_with = "discard_all")]
     discard: Option<i64>,
@@ -177,8 +178,14 @@ pub(super) fn run(global: &GlobalArgs, command: &Command) -> Result<(), Failure>
                     let discarded = discarding.await.map_err(failed)?;
                     return output::text(&format!("{}: discarded {discarded}\n", args.name));
                 }
-                let found = subscriptions.parked(&outbox, &args.name, args.after, args.limit);
-                parked(&found.await.map_err(failed)?, output)
+                let size = PageSize::of_any_size(args.limit);
+                let found = subscriptions.parked(&outbox, &args.name, args.after, size);
+                let page = found.await.map_err(failed)?;
+                parked(&page.events, output)?;
+                if let Some(note) = &page.note {
+                    eprintln!("note: {note}");
+                }
+                Ok(())
             }
             Command::Delete { name } => {
                 subscriptions.delete(name).await.map_err(failed)?;

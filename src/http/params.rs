@@ -182,5 +182,5 @@ impl<'de> Deserialize<'de> for RecordIdText {
 }
 
 /// The flaw of an invalid id.
-pub const INVALID_ID: &str =
-    "must be a UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one";
+pub const INVALID_ID: &str = "must be a UUID, ObjectId, integer or string; uuid:, oid:, int:, str:, raw: force one; raw: names no \
+     array, regular expression, undefined, code, nor a document with a name that begins with $";

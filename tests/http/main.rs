@@ -25,6 +25,8 @@ mod prepare;
 mod problems;
 mod queries;
 mod readers;
+mod record_ids;
+mod record_lists;
 mod schema;
 mod snapshots;
 mod start;

@@ -7,6 +7,7 @@ use futures_util::TryStreamExt;
 use postrider::outbox::inspect::Inspector;
 use postrider::outbox::list::{Filter, Sort, StatusFilter};
 use postrider::outbox::stats::{Accuracy, GroupBy, MAX_EXACT_COUNT};
+use postrider::store::page::PageSize;
 use serde_json::Value;
 
 use crate::support::outbox::{TestOutbox, record};
@@ -85,10 +86,11 @@ async fn unknown_sorts_and_pages_are_refused() {
 /// All ids of a list, page by page as the library returns them.
 async fn all_pages(outbox: &TestOutbox, filter: &Filter, limit: u32) -> Vec<String> {
     let inspector = Inspector::new(outbox.collections.clone());
+    let size = PageSize::of_answer(limit);
     let mut found = Vec::new();
     let mut after: Option<String> = None;
     loop {
-        let page = inspector.list(filter, after.as_deref(), limit).await.unwrap().unwrap();
+        let page = inspector.list(filter, after.as_deref(), size).await.unwrap().unwrap();
         assert!(page.records.len() <= limit as usize && page.note.is_none(), "{page:?}");
         found.extend(page.records.iter().map(|record| record.id.text()));
         assert!(found.len() < 200, "{found:?}");
@@ -176,9 +178,8 @@ async fn plans(outbox: &TestOutbox) -> Vec<(String, i64, String)> {
             Some(Bson::Int64(keys)) => *keys,
             _ => 0,
         };
-        let mut command = note.get_document("command").unwrap().to_string();
-        command.truncate(400);
-        (plan, keys, command)
+        let command = note.get_document("command").unwrap().to_string();
+        (plan, keys, command.chars().take(400).collect())
     };
     notes.into_iter().map(read).collect()
 }
@@ -218,7 +219,7 @@ async fn figures_are_exact_up_to_a_limit_without_a_collection_scan() {
     {
         for key in [None, Some("7".to_owned())] {
             let filter = Filter { status, key, ..Filter::default() };
-            inspector.list(&filter, None, 20).await.unwrap().unwrap();
+            inspector.list(&filter, None, PageSize::of_answer(20)).await.unwrap().unwrap();
         }
     }
 

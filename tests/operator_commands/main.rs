@@ -6,6 +6,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../fuzz/arbitrary.rs"]
+#[allow(dead_code, reason = "this binary needs values alone")]
+mod arbitrary;
 mod blocked;
 mod discard;
 mod instances;
@@ -15,6 +18,7 @@ mod nowhere;
 mod odd;
 mod outbox;
 mod prune;
+mod raw_ids;
 mod requeue;
 mod schema;
 mod under_load;

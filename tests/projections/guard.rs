@@ -48,6 +48,20 @@ fn place(id: &str, version: i64, index: i64, count: i64) -> EventPlace {
     EventPlace { aggregate_name, aggregate_id, version, index, count: Some(count) }
 }
 
+/// An id can be a value of an event.
+#[fixture::test]
+async fn id_of_a_document_is_compared_as_a_value() {
+    let all = Documents::new().await;
+    all.documents.insert_one(doc! { "_id": "d", "sum": 5_i64 }).await.unwrap();
+
+    let id = doc! { "$gt": "" };
+    let applied = all.guard.apply(id, &place("c", 1, 0, 1), |found| Ok(sum_with(found, 1))).await;
+
+    // MongoDB stores no such id.
+    assert!(matches!(applied, Err(GuardError::Store(_))), "{applied:?}");
+    assert_eq!(all.document().await, Some(doc! { "_id": "d", "sum": 5_i64 }));
+}
+
 /// The places of appends with 1, 3, 2 and 1 events, with a number each.
 fn stream(id: &str) -> Vec<(EventPlace, i64)> {
     let versions = (1..).zip([1, 3, 2, 1]);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::doc;
 use postrider::events::subscriptions::SubscriptionError;
+use postrider::store::page::PageSize;
 
 use crate::support::outbox::eventually;
 use crate::util::{TestSubscriptions, of, pull, push};
@@ -31,20 +32,24 @@ async fn parked_event_is_acknowledged_and_listed() {
     assert!(matches!(ahead, Err(SubscriptionError::PositionAhead { .. })), "{ahead:?}");
 
     let outbox = &all.test.outbox.admin;
-    let listed = all.subscriptions.parked(outbox, "billing", 0, 10).await.unwrap();
+    let size = PageSize::of_answer(10);
+    let list = async |after| {
+        all.subscriptions.parked(outbox, "billing", after, size).await.unwrap().events
+    };
+    let listed = list(0).await;
     let texts: Vec<_> = listed
         .iter()
         .map(|event| (event.position, event.aggregate_id.as_str(), event.reason.as_str()))
         .collect();
     assert_eq!(texts, [(1, "1", "first"), (3, "2", "second")]);
     assert_eq!(listed[0].member.as_deref(), Some("a"));
-    assert_eq!(all.subscriptions.parked(outbox, "billing", 1, 10).await.unwrap(), listed[1..]);
+    assert_eq!(list(1).await, listed[1..]);
     assert_eq!(all.pull("billing", "a").await.unwrap().items.len(), 1);
     // One that another program has changed hides no other.
     let stored = all.test.database().collection::<bson::Document>("postrider_parked");
     let odd = doc! { "$set": { "reason": 7, "position": "third" } };
     stored.update_one(doc! { "position": 3 }, odd).await.unwrap();
-    let shown = all.subscriptions.parked(outbox, "billing", 0, 10).await.unwrap();
+    let shown = list(0).await;
     assert_eq!(shown[0], listed[0]);
     assert_eq!((shown.len(), shown[1].position, shown[1].reason.as_str()), (2, 3, ""));
 
@@ -52,7 +57,43 @@ async fn parked_event_is_acknowledged_and_listed() {
     assert_eq!(all.subscriptions.get("billing").await.unwrap().parked, Some(1));
     // It comes again.
     assert_eq!(all.subscriptions.replay("billing", 1).await.unwrap().parked, Some(0));
-    assert_eq!(all.subscriptions.parked(outbox, "billing", 0, 10).await.unwrap(), []);
+    assert_eq!(list(0).await, []);
+    all.stop().await;
+}
+
+/// Another program has written large fields.
+#[fixture::test]
+async fn pages_of_parked_events_end_by_their_size() {
+    let all = TestSubscriptions::new().await;
+    all.append("order", &["1"], "a").await;
+    all.create(&pull("billing", LEASE)).await;
+    let read = all.pull("billing", "a").await.unwrap();
+    all.subscriptions.park("billing", &read.lease, 1, "first").await.unwrap();
+    let stored = all.test.database().collection::<bson::Document>("postrider_parked");
+    let first = stored.find_one(doc! {}).await.unwrap().unwrap();
+    let uid = first.get_str("_id").unwrap().split('/').next().unwrap().to_owned();
+    for some in (2..=300_i64).collect::<Vec<_>>().chunks(20) {
+        let more = some.iter().map(|position| {
+            let mut more = first.clone();
+            more.insert("_id", format!("{uid}/{position:019}"));
+            more.insert("reason", "r".repeat(7_000));
+            more.insert("foreign", "x".repeat(50_000));
+            more
+        });
+        stored.insert_many(more).await.unwrap();
+    }
+
+    let outbox = &all.test.outbox.admin;
+    let (mut positions, mut pages, mut after) = (Vec::new(), 0, Some(0));
+    while let Some(behind) = after {
+        let size = PageSize::of_answer(1_000);
+        let page = all.subscriptions.parked(outbox, "billing", behind, size).await.unwrap();
+        let bytes: usize = page.events.iter().map(|event| event.reason.len()).sum();
+        assert!(bytes < 1 << 20, "{bytes}");
+        positions.extend(page.events.iter().map(|event| event.position));
+        (after, pages) = (page.next, pages + 1);
+    }
+    assert_eq!((positions, pages), ((1..=300).collect(), 3));
     all.stop().await;
 }
 
@@ -90,7 +131,8 @@ async fn dead_records_are_the_parked_events_of_a_push() {
     all.test.outbox.records().update_one(second, dead).await.unwrap();
 
     let outbox = &all.test.outbox.admin;
-    let listed = all.subscriptions.parked(outbox, "everything", 0, 10).await.unwrap();
+    let size = PageSize::of_answer(10);
+    let listed = all.subscriptions.parked(outbox, "everything", 0, size).await.unwrap().events;
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].position, listed[0].aggregate_id.as_str()), (2, "2"));
     assert_eq!(listed[0].reason, "refused: no queue");

@@ -172,7 +172,8 @@ impl Copier<'_> {
                 set.insert(path, doc! { "$add": ["$$NOW", millis] });
             }
             let statement = doc! {
-                "q": { "_id": candidate.id.clone(), &status.path: read },
+                // (As values: a status that looks like an operator is none.)
+                "q": { "_id": { "$eq": &candidate.id }, &status.path: { "$eq": read } },
                 "u": [{ "$set": set }],
             };
             statements.push(RawDocumentBuf::try_from(&statement).map_err(unreadable)?);

@@ -20,7 +20,7 @@
 //! | [`stream`], `records` | the two kinds of documents |
 //! | `decode` | reads of documents, whatever they contain |
 //! | [`ending`] | ends and erases streams |
-//! | [`load`] | reads |
+//! | [`load`], `aggregates` | reads of events; lists of aggregates |
 //! | [`feed`] | one position for each event of the context, and reads in their order |
 //! | [`subscriptions`] | named readers of the feed, whose position Postrider keeps |
 //! | [`hazards`] | settings of others by which documents are lost |
@@ -30,6 +30,7 @@
 //! Two unique indexes guard an aggregate: of its versions, and of its requests. The version cache only
 //! saves reads.
 
+mod aggregates;
 pub mod append;
 mod commits;
 pub mod config;
@@ -65,6 +66,7 @@ mod unit_of_work;
 mod unit_run;
 mod version_cache;
 
+pub use aggregates::AggregateIds;
 pub use append::{Append, Appended, Expected, NewEvent, Trace};
 pub use ending::{EndError, Erasure, ErasureCounts, ErasureState, StreamEnding};
 pub use error::{AppendError, Flaw, LoadError, UnitError};

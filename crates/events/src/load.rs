@@ -166,40 +166,6 @@ impl EventStore {
         Ok(pin!(found).try_next().await?.is_some())
     }
 
-    /// Reads up to `limit` ids of aggregates behind `after`, in the order of their bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError`].
-    pub async fn aggregate_ids(
-        &self,
-        name: &AggregateName,
-        after: Option<&str>,
-        limit: u32,
-        tenant_id: Option<&str>,
-    ) -> Result<Vec<String>, LoadError> {
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        // A scan of the version index alone, with one key per aggregate.
-        let mut filter = doc! { AGGREGATE_ID: { "$gt": after.unwrap_or("") }, VERSION: 1 };
-        if let Some(tenant) = tenant_id {
-            filter.insert(TENANT_ID, exactly(tenant));
-        }
-        let order = doc! { AGGREGATE_ID: 1 };
-        let id = |raw: &RawDocumentBuf| raw.get_str(AGGREGATE_ID).ok().map(str::to_owned);
-        let found = find(self.context(), name, filter.clone(), order.clone(), limit).await?;
-        let found: Vec<RawDocumentBuf> = found.try_collect().await?;
-        let ids: Vec<String> = found.iter().filter_map(id).collect();
-        if ids.len() == found.len() {
-            return Ok(ids);
-        }
-        // An id that is not UTF-8 is left out, and must not shorten the list.
-        let found = find(self.context(), name, filter, order, 0).await?;
-        let ids = found.try_filter_map(|raw| std::future::ready(Ok(id(&raw))));
-        ids.take(usize::try_from(limit).unwrap_or(usize::MAX)).try_collect().await
-    }
-
     /// Checks by one seek that a stream has not ended, and returns the version of the aggregate; 0 if it
     /// does not exist. A stream that ends afterwards is noticed at its end, and one that is erased at the
     /// first append without content.

@@ -3,7 +3,7 @@
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
 
-use crate::fields::{DEAD_REASON, ID, KEY, SEQ, STATUS, STATUSES, TYPE};
+use crate::fields::{DEAD_REASON, ID, KEY, SEQ, STATUS, STATUSES, TYPE, exactly};
 use crate::position::NO_SEQ;
 use crate::undecoded::{RawId, RawWriter};
 
@@ -15,10 +15,11 @@ pub(crate) fn invalid() -> Document {
     ] }
 }
 
-/// Matches texts with this prefix.
+/// Matches texts with this prefix; without the last condition also arrays that have one.
 fn beginning(text: &str) -> Document {
     // This is the last character in the order of text.
-    doc! { "$gte": text, "$lt": format!("{text}\u{10ffff}") }
+    let end = format!("{text}\u{10ffff}");
+    doc! { "$gte": text, "$lt": end, "$not": { "$type": "array" } }
 }
 
 /// Adds the conditions on key, type and `deadReason` that are given.
@@ -30,7 +31,7 @@ pub(crate) fn add_texts(
 ) {
     for (field, text) in [(KEY, key), (TYPE, kind)] {
         if let Some(text) = text {
-            filter.insert(field, text);
+            filter.insert(field, exactly(text));
         }
     }
     if let Some(reason) = reason {

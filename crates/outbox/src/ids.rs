@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bson::oid::ObjectId;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::spec::BinarySubtype;
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -93,6 +93,11 @@ impl RecordId {
     /// Returns whether an `_id` of this kind is valid.
     pub fn is_well_formed(&self) -> bool {
         !matches!(self, Self::Other(_))
+    }
+
+    /// Returns the condition that an `_id` has this value, even if the value looks like an operator.
+    pub fn condition(&self) -> Document {
+        doc! { "$eq": Bson::from(self) }
     }
 
     /// The ids that a text can mean, likeliest first: UUID, ObjectId, integer, string. A prefix

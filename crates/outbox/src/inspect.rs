@@ -5,8 +5,9 @@ use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
 use postrider_store::{StoreError, limits, read, within};
 
-use crate::collections::{Collections, names};
+use crate::collections::{Collections, ID_INDEX, names};
 use crate::fields::ID;
+use crate::filter::compared;
 use crate::undecoded::{DecodedRecord, RawId, RawWriter};
 
 /// Serves operators: `{deadAt}` where dead.
@@ -14,6 +15,9 @@ pub const DEAD_INDEX: &str = "dead_idx";
 
 /// Deletes delivered records when they expire, and serves operators: `{doneAt}` where done.
 pub const DONE_TTL_INDEX: &str = "done_ttl_idx";
+
+/// Records per step of a search by id.
+pub(super) const STEP_SIZE: u32 = 20_000;
 
 /// Reads an outbox without changing anything.
 #[derive(Clone, Debug)]
@@ -29,13 +33,33 @@ impl Inspector {
 
     /// Returns the record with the first of these ids that exists.
     pub async fn show(&self, ids: &[RawId]) -> Result<Option<DecodedRecord>, StoreError> {
+        let found = self.first_of(ids).await?;
+        Ok(found.map(|record| DecodedRecord::read(&record)))
+    }
+
+    /// Returns the record with the first of these ids that exists, undecoded.
+    pub(super) async fn first_of(
+        &self,
+        ids: &[RawId],
+    ) -> Result<Option<RawDocumentBuf>, StoreError> {
         for id in ids {
-            let filter = RawWriter::default().element(id, ID).finish();
-            if let Some(found) = self.first(&filter).await? {
-                return Ok(Some(DecodedRecord::read(&found)));
+            let found = self.first(&RawWriter::default().equal(ID, id).finish()).await?;
+            if let Some(found) = found.filter(|found| id.is_same(&RawId::of(found))) {
+                return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    /// Returns the first record that matches, completely.
+    pub(super) async fn first(
+        &self,
+        filter: &RawDocumentBuf,
+    ) -> Result<Option<RawDocumentBuf>, StoreError> {
+        let one = |find: RawWriter| {
+            find.document("filter", filter).fields(&doc! { "limit": 1, "singleBatch": true })
+        };
+        Ok(self.read("read a record", "find", one).await?.into_iter().next())
     }
 
     /// Runs a `find` or `aggregate` whose remaining fields are already encoded.
@@ -48,6 +72,21 @@ impl Inspector {
         let command = doc! { command: self.collections.name(names::RECORDS) };
         let command = rest(RawWriter::default().fields(&command)).fields(&read::options());
         read::all(self.collections.database(), action, command.finish()).await
+    }
+
+    /// Returns the last id of a step; `None` if less than a step is left.
+    pub(super) async fn step(&self, after: Option<&RawId>) -> Result<Option<RawId>, StoreError> {
+        let behind = match after {
+            Some(id) => compared("$gt", ID, id),
+            None => RawDocumentBuf::new(),
+        };
+        let rest = doc! {
+            "projection": { ID: 1 }, "sort": { ID: 1 }, "skip": STEP_SIZE - 1, "limit": 1,
+            "hint": ID_INDEX,
+        };
+        let last = |find: RawWriter| find.document("filter", &behind).fields(&rest);
+        let found = self.read("list records", "find", last).await?;
+        Ok(found.first().map(|record| RawId::of(record)))
     }
 
     /// Returns the server's estimate of the number of records.

@@ -11,13 +11,14 @@
 //! | [`settle`], [`reason`] | writes outcomes: done, retry, dead, released |
 //! | [`repair`] | corrects, promotes, and marks dead what cannot be leased |
 //! | [`inspect`], [`stats`] | for operators: counts and figures |
-//! | [`undecoded`], [`list`] | for operators too: any record as its bytes; pages of lists |
+//! | [`undecoded`], [`list`], [`brief`] | for operators too: any record as its bytes; pages of lists; long values cut |
 //! | [`redrive`], [`prune`] | for operators: requeue, discard, remove old records |
 //! | [`erase`] | empties the records of an erased event stream |
 //!
 //! Every write is one conditional update: it names the state that it expects. A writer that matched
 //! nothing has lost the record to another instance.
 
+pub mod brief;
 pub mod collections;
 pub mod config;
 pub mod content;

@@ -16,6 +16,7 @@ use postrider_store::text::bounded;
 use postrider_store::write::{self, AckLevel, Written};
 use postrider_store::{ServerClock, StoreError, limits, within};
 
+use crate::brief::{LongText, brief};
 use crate::collections::Collections;
 use crate::fields::{
     ATTEMPT, BLOCKS, DEAD, DEAD_AT, DEAD_REASON, DONE, DONE_AT, ERASED, ID, KEY, LEASE_CRASHES,
@@ -250,8 +251,7 @@ impl Redriver {
         let Some(record) = inspector.show(ids).await? else {
             return Ok(Err(RedriveRefusal::Missing));
         };
-        let filter =
-            RawWriter::default().element(&record.id, ID).fields(&redrive.filter()).finish();
+        let filter = RawWriter::default().equal(ID, &record.id).fields(&redrive.filter()).finish();
         Ok(match inspector.first(&filter).await? {
             None => Err(refusal(redrive, &record.document)
                 .unwrap_or(RedriveRefusal::Leased { until: None })),
@@ -284,7 +284,8 @@ impl Redriver {
         }
         let find = records
             .find(filter)
-            .projection(doc! { ID: 1, KEY: 1, ERASED: 1 })
+            // (Long keys count as one: their records are in successive statements too.)
+            .projection(doc! { ID: 1, KEY: brief(KEY, LongText::Mark), ERASED: 1 })
             .sort(doc! { SEQ: 1 })
             .allow_disk_use(true)
             .batch_size(u32::try_from(BATCH_SIZE).unwrap_or(u32::MAX))

@@ -76,7 +76,7 @@ impl Unleasable {
 
     /// Matches the record while this holds.
     fn filter(self, record: &Record) -> RawDocumentBuf {
-        let id = Bson::from(&record.id);
+        let id = record.id.condition();
         let filter = match self {
             Self::Unfit(Unfit::Nameless) => return with_status(&RawId::of(&record.raw), PENDING),
             Self::Unfit(Unfit::Twice(field)) => {
@@ -353,7 +353,7 @@ fn give_seq(record: &Record) -> Document {
     if record.placement == Placement::Invalid {
         change.insert("$set", doc! { PARTITION: i32::from(record.partition) });
     }
-    let mut filter = doc! { ID: Bson::from(&record.id), STATUS: PENDING };
+    let mut filter = doc! { ID: record.id.condition(), STATUS: PENDING };
     filter.extend(without_seq());
     doc! { "q": filter, "u": change, "multi": false }
 }
@@ -377,7 +377,7 @@ fn has_twice(field: &str) -> Document {
 
 /// Matches the record with this id, of any type, while it has this status.
 fn with_status(id: &RawId, status: &str) -> RawDocumentBuf {
-    RawWriter::default().element(id, ID).fields(&doc! { STATUS: status }).finish()
+    RawWriter::default().equal(ID, id).fields(&doc! { STATUS: status }).finish()
 }
 
 /// Builds the statement that changes one record.
@@ -420,7 +420,7 @@ mod tests {
         let names = doc! { "$objectToArray": "$$ROOT" };
         let keys = doc! { "$filter": { "input": names, "cond": { "$eq": ["$$this.k", "key"] } } };
         let pending = |rest: Document| {
-            let guard = doc! { "_id": 1_i64, "status": "pending" };
+            let guard = doc! { "_id": { "$eq": 1_i64 }, "status": "pending" };
             guard.into_iter().chain(rest).collect::<Document>()
         };
 
@@ -440,11 +440,11 @@ mod tests {
             (
                 Unleasable::Oversized,
                 doc! {
-                    "_id": 1_i64, "status": { "$in": ["pending", "scheduled"] }, "leaseId": null,
-                    "seq": seq,
+                    "_id": { "$eq": 1_i64 }, "status": { "$in": ["pending", "scheduled"] },
+                    "leaseId": null, "seq": seq,
                 },
             ),
-            (Unleasable::Unfit(Unfit::Nameless), doc! { "_id": 1, "status": "pending" }),
+            (Unleasable::Unfit(Unfit::Nameless), doc! { "_id": { "$eq": 1 }, "status": "pending" }),
         ] {
             let expected = RawDocumentBuf::try_from(&guard).unwrap();
             assert_eq!(cause.filter(&record), expected, "{cause:?}");

@@ -179,7 +179,7 @@ impl OutboxSnapshot {
 
     /// Returns a record if it is pending, belongs to this partition, and is not ordered by key.
     async fn record(&mut self, partition: u8, id: &RecordId) -> Result<Vec<Record>, StoreError> {
-        let mut filter = doc! { ID: Bson::from(id), STATUS: exactly(PENDING) };
+        let mut filter = doc! { ID: id.condition(), STATUS: exactly(PENDING) };
         if !self.within_keys {
             // It may have been replaced by a record with a key.
             filter.insert(KEY, doc! { "$not": { "$type": "string" } });
@@ -196,7 +196,7 @@ impl OutboxSnapshot {
         id: &RecordId,
         status: &str,
     ) -> Result<Option<Record>, StoreError> {
-        let filter = doc! { ID: Bson::from(id), STATUS: exactly(status) };
+        let filter = doc! { ID: id.condition(), STATUS: exactly(status) };
         let find = Find::whole("read a record", ID_INDEX, filter);
         Ok(self.find(find, ReadLimit::of(1)).await?.pop())
     }

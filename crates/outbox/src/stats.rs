@@ -10,9 +10,11 @@ use mongodb::options::Hint;
 use postrider_store::{StoreError, limits, within};
 use serde::{Deserialize, Serialize};
 
+use crate::brief::{LongText, brief, is_brief, with_beginnings};
 use crate::collections::{Find, ID_INDEX};
 use crate::fields::{
-    DEAD, DEAD_REASON, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, STATUS, TYPE, exactly,
+    DEAD, DEAD_REASON, DONE, DONE_AT, ID, KEY, PARTITION, PENDING, SCHEDULED, STATUS, STATUSES,
+    TYPE, exactly,
 };
 use crate::filter::{between, invalid, seq};
 use crate::ids::RecordId;
@@ -212,15 +214,20 @@ impl Inspector {
 
     /// Counts every record in one pass; `None` if there are more than [`MAX_EXACT_COUNT`].
     async fn each(&self) -> Result<Option<Stats>, StoreError> {
-        let is_pending = doc! { "$eq": [format!("${STATUS}"), PENDING] };
+        let status = format!("${STATUS}");
+        let is_pending = doc! { "$eq": [&status, PENDING] };
+        // Invalid ones are one group, since each may have a status of its own.
+        let is_valid = doc! { "$in": [&status, STATUSES.as_slice()] };
         let pipeline = [
             doc! { "$limit": i64::try_from(MAX_EXACT_COUNT + 1).unwrap_or(i64::MAX) },
-            count_with_age(format!("${STATUS}"), doc! { "$cond": [is_pending, seq(), Bson::Null] }),
+            count_with_age(
+                doc! { "$cond": [is_valid, &status, Bson::Null] },
+                doc! { "$cond": [is_pending, seq(), Bson::Null] },
+            ),
         ];
         let mut stats = Stats::default();
         let mut total = 0;
         for group in self.aggregate("count records", pipeline, ID_INDEX).await? {
-            // A status can be invalid UTF-8.
             let group = decoded(&group);
             let count = number(group.get("count"));
             total += count;
@@ -319,7 +326,7 @@ impl Inspector {
                 doc! { "$sort": { "count": -1, ID: 1 } },
                 doc! { "$limit": i64::from(top) },
             ];
-            for group in self.aggregate("group records", pipeline, index).await? {
+            for group in self.groups_of(&pipeline, index).await? {
                 let group = decoded(&group);
                 let value = group.get(ID).cloned().unwrap_or_default();
                 let count = number(group.get("count"));
@@ -330,6 +337,18 @@ impl Inspector {
             }
         }
         Ok(groups)
+    }
+
+    /// Runs the pipeline of groups, and cuts long values.
+    async fn groups_of(
+        &self,
+        pipeline: &[Document],
+        index: &str,
+    ) -> Result<Vec<RawDocumentBuf>, StoreError> {
+        let cut = |long: LongText| doc! { "$project": { ID: brief(ID, long), "count": 1 } };
+        let with = |long: LongText| pipeline.iter().cloned().chain([cut(long)]);
+        let action = "group records";
+        with_beginnings(|long| self.aggregate(action, with(long), index)).await
     }
 
     /// Compares the partition of sampled pending and recently delivered records with the hash of
@@ -357,7 +376,9 @@ impl Inspector {
         index: &'static str,
         mismatches: &mut Mismatches,
     ) -> Result<(), StoreError> {
-        let fields = doc! { ID: 1, KEY: 1, PARTITION: 1 };
+        // A longer key is not sampled.
+        let key = doc! { "$cond": [is_brief(KEY), format!("${KEY}"), "$$REMOVE"] };
+        let fields = doc! { ID: 1, KEY: key, PARTITION: 1 };
         let (limit, timeout) = (SAMPLE_SIZE, limits::REPORT_TIMEOUT);
         let find = Find::whole("sample records", index, filter);
         let sample = Find { fields, order, limit, timeout, ..find };

@@ -1,17 +1,32 @@
 //! Handles records as bytes: shows them as well as possible and names them by `_id`, even if text
 //! or field names are invalid UTF-8, which the server stores.
 
+mod elements;
+
+use std::collections::HashSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
-use bson::{Binary, Bson, Document, RawBsonRef, spec::BinarySubtype};
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::{Binary, Bson, Document, spec::BinarySubtype};
 
 use crate::collections::{Collections, names};
 use crate::fields::{DEAD, DONE, ID, PENDING, SCHEDULED, STATUS, STATUSES};
 use crate::ids::{RAW, RecordId, raw_text};
+use crate::undecoded::elements::{
+    ARRAY, CODE, CODE_WITH_SCOPE, DOCUMENT, NULL, REGEX, UNDEFINED, is_whole, value,
+};
+
+pub(crate) use elements::{Element, VALUE, elements, escaped};
 
 /// Maximum nesting to show; MongoDB stores no more.
 const MAX_DEPTH: usize = 200;
+
+/// Maximum nesting of an id that a text names.
+const MAX_ID_DEPTH: usize = 100;
+
+/// The field of a record in a list that has the names of its other fields.
+pub(super) const FIELD_NAMES: &str = "fieldNames";
 
 /// A record, decoded as far as possible.
 #[derive(Clone, Debug)]
@@ -26,6 +41,29 @@ pub struct DecodedRecord {
 }
 
 impl DecodedRecord {
+    /// Reads a record of a list, which has the names of other fields in [`FIELD_NAMES`]. This never fails.
+    pub(super) fn read_listed(record: &RawDocument) -> Self {
+        let (mut fields, mut names) = (RawWriter::default(), Vec::new());
+        for element in elements(record.as_bytes()) {
+            if element.name == FIELD_NAMES.as_bytes() && element.kind == ARRAY {
+                names = elements(element.value).filter_map(|name| name.text()).collect();
+            } else if element.name != FIELD_NAMES.as_bytes() {
+                fields = fields.raw(element.kind, &escaped(element.name), element.value);
+            }
+        }
+        let mut listed = Self::read(&fields.finish());
+        let mut seen = HashSet::new();
+        for name in names {
+            if std::str::from_utf8(name).is_err() {
+                listed.invalid.push(invalid_name(&escaped(name)));
+            }
+            if !seen.insert(name) {
+                listed.invalid.push(appears_twice(&escaped(name)));
+            }
+        }
+        listed
+    }
+
     /// Reads a record. This never fails.
     pub fn read(record: &RawDocument) -> Self {
         let (document, mut invalid) = decode_lossy(record);
@@ -102,7 +140,8 @@ impl RawId {
     }
 
     /// Returns the ids that a text can mean, likeliest first: those of [`RecordId::parse_candidates`], and
-    /// `raw:` followed by the result of [`text`](Self::text).
+    /// `raw:` followed by the result of [`text`](Self::text). None if a `raw:` text has no value that can be
+    /// an id ([`can_be_named`](Self::can_be_named)).
     pub fn parse_candidates(text: &str) -> Vec<Self> {
         let Some(raw) = text.strip_prefix(RAW) else {
             return RecordId::parse_candidates(text)
@@ -112,7 +151,30 @@ impl RawId {
         };
         let bytes = URL_SAFE_NO_PAD.decode(raw).ok();
         let document = bytes.and_then(|bytes| RawDocumentBuf::from_bytes(bytes).ok());
-        document.and_then(|document| Self::find(&document, ID)).into_iter().collect()
+        let id = document.and_then(|document| Self::find(&document, ID));
+        id.filter(Self::can_be_named).into_iter().collect()
+    }
+
+    /// Returns whether a `raw:` text may name this value: what MongoDB cannot have as `_id`, and what it
+    /// could run or take for operators, may not.
+    pub fn can_be_named(&self) -> bool {
+        let is_id = match self.kind {
+            ARRAY | UNDEFINED | REGEX | CODE | CODE_WITH_SCOPE => false,
+            DOCUMENT => !elements(&self.value).any(|element| element.name.starts_with(b"$")),
+            _ => true,
+        };
+        is_id && self.is_whole()
+    }
+
+    /// Returns whether its bytes have the structure of its kind. A text from outside may have any.
+    pub(super) fn is_whole(&self) -> bool {
+        is_whole(self.kind, &self.value, MAX_ID_DEPTH)
+    }
+
+    /// Returns whether this id and a stored one are the same: the same bytes, or the same integer. MongoDB
+    /// holds more values equal, such as `1` and `1.0`.
+    pub fn is_same(&self, stored: &Self) -> bool {
+        self == stored || self.decoded().is_some_and(|id| stored.decoded() == Some(id))
     }
 
     /// Returns a text that means this id and no other.
@@ -153,6 +215,11 @@ impl RawWriter {
     /// Adds a field with an id.
     pub fn element(self, id: &RawId, name: &str) -> Self {
         self.raw(id.kind, name, &id.value)
+    }
+
+    /// Adds the condition that a field has this value, even if the value looks like an operator.
+    pub fn equal(self, name: &str, value: &RawId) -> Self {
+        self.document(name, &Self::default().element(value, "$eq").finish())
     }
 
     /// Adds a field with a document.
@@ -221,85 +288,29 @@ impl RawWriter {
     }
 }
 
-const DOCUMENT: u8 = 0x03;
-const ARRAY: u8 = 0x04;
-const NULL: u8 = 0x0a;
-
-/// The name of the field in [`Element::alone`].
-pub(super) const VALUE: &CStr = cstr!("v");
-
-/// A field as its bytes.
-pub(super) struct Element<'a> {
-    kind: u8,
-    pub(super) name: &'a [u8],
-    value: &'a [u8],
-}
-
-impl Element<'_> {
-    /// A document with this value alone, under the name [`VALUE`].
-    pub(super) fn alone(&self) -> RawDocumentBuf {
-        alone(self.kind, self.value)
-    }
-}
-
-fn alone(kind: u8, value: &[u8]) -> RawDocumentBuf {
-    RawWriter::default().raw(kind, VALUE.as_str(), value).finish()
-}
-
-/// The fields of a document up to where its bytes are none.
-pub(super) fn elements(document: &[u8]) -> impl Iterator<Item = Element<'_>> {
-    let mut rest = document.get(4..document.len().saturating_sub(1)).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let (kind, behind) = rest.split_first()?;
-        let end = behind.iter().position(|byte| *byte == 0)?;
-        let (name, behind) = (behind.get(..end)?, behind.get(end + 1..)?);
-        let value = behind.get(..length(*kind, behind)?)?;
-        rest = behind.get(value.len()..)?;
-        Some(Element { kind: *kind, name, value })
-    })
-}
-
-/// Returns the length of a value in bytes.
-fn length(kind: u8, bytes: &[u8]) -> Option<usize> {
-    let stated = || {
-        let length = bytes.get(..4)?.try_into().ok()?;
-        usize::try_from(i32::from_le_bytes(length)).ok()
-    };
-    let text = |from: usize| {
-        let end = bytes.get(from..)?.iter().position(|byte| *byte == 0)?;
-        Some(from + end + 1)
-    };
-    match kind {
-        0x06 | NULL | 0x7f | 0xff => Some(0),
-        0x08 => Some(1),
-        0x10 => Some(4),
-        0x01 | 0x09 | 0x11 | 0x12 => Some(8),
-        0x07 => Some(12),
-        0x13 => Some(16),
-        DOCUMENT | ARRAY | 0x0f => stated(),
-        0x02 | 0x0d | 0x0e => stated()?.checked_add(4),
-        0x05 => stated()?.checked_add(5),
-        0x0c => stated()?.checked_add(16),
-        0x0b => text(text(0)?),
-        _ => None,
-    }
-}
-
 fn document(bytes: &[u8], path: &str, deeper: usize, invalid: &mut Vec<String>) -> Document {
     let mut document = Document::new();
     for element in elements(bytes) {
         let name = escaped(element.name);
         let path = format!("{path}{name}");
         if std::str::from_utf8(element.name).is_err() {
-            invalid.push(format!("{path}: the name of the field is not valid UTF-8"));
+            invalid.push(invalid_name(&path));
         }
         if document.contains_key(&name) {
-            invalid.push(format!("{path}: appears twice; the first value is shown"));
+            invalid.push(appears_twice(&path));
             continue;
         }
         document.insert(name, shown(&element, &path, deeper, invalid));
     }
     document
+}
+
+fn invalid_name(path: &str) -> String {
+    format!("{path}: the name of the field is not valid UTF-8")
+}
+
+fn appears_twice(path: &str) -> String {
+    format!("{path}: appears twice; the first value is shown")
 }
 
 fn shown(element: &Element<'_>, path: &str, deeper: usize, invalid: &mut Vec<String>) -> Bson {
@@ -319,13 +330,12 @@ fn shown(element: &Element<'_>, path: &str, deeper: usize, invalid: &mut Vec<Str
     if let Some(value) = value(element.kind, element.value) {
         return value;
     }
-    let text = element.value.get(4..element.value.len().saturating_sub(1));
-    match (element.kind, text) {
-        (0x02 | 0x0d | 0x0e, Some(text)) => {
+    match element.text() {
+        Some(text) => {
             invalid.push(format!("{path}: is not valid UTF-8"));
             Bson::String(String::from_utf8_lossy(text).into_owned())
         }
-        _ => {
+        None => {
             invalid.push(format!("{path}: cannot be decoded; its bytes are shown"));
             let bytes = element.value.to_vec();
             Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes })
@@ -333,138 +343,5 @@ fn shown(element: &Element<'_>, path: &str, deeper: usize, invalid: &mut Vec<Str
     }
 }
 
-/// A value that can be decoded.
-fn value(kind: u8, bytes: &[u8]) -> Option<Bson> {
-    let document = alone(kind, bytes);
-    let value: RawBsonRef<'_> = document.get(VALUE).ok()??;
-    Bson::try_from(value).ok()
-}
-
-/// A name with the bytes that are no UTF-8 written out.
-pub(super) fn escaped(name: &[u8]) -> String {
-    let mut escaped = String::new();
-    for chunk in name.utf8_chunks() {
-        escaped.push_str(chunk.valid());
-        escaped.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-    }
-    escaped
-}
-
 #[cfg(test)]
-mod tests {
-    use bson::{doc, rawdoc};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The document with each `MARK` in its bytes made no UTF-8.
-    fn broken(document: &Document) -> RawDocumentBuf {
-        let mut bytes = RawDocumentBuf::try_from(document).unwrap().into_bytes();
-        for at in 0..bytes.len() - 4 {
-            if &bytes[at..at + 4] == b"MARK" {
-                bytes[at..at + 4].copy_from_slice(b"a\xff\xfeb");
-            }
-        }
-        RawDocumentBuf::from_bytes(bytes).unwrap()
-    }
-
-    #[test]
-    fn a_record_is_shown_and_what_is_wrong_is_named() {
-        let record = doc! {
-            "_id": 1, "status": "pending", "MARK": 1,
-            "payload": { "MARK": ["x", "MARK"], "n": 7 }, "type": "MARK", "behind": true,
-        };
-
-        let shown = DecodedRecord::read(&broken(&record));
-
-        let expected = doc! {
-            "_id": 1, "status": "pending", "a\\xff\\xfeb": 1,
-            "payload": { "a\\xff\\xfeb": ["x", "a\u{fffd}\u{fffd}b"], "n": 7 },
-            "type": "a\u{fffd}\u{fffd}b", "behind": true,
-        };
-        assert_eq!(shown.document, expected);
-        let expected = [
-            "a\\xff\\xfeb: the name of the field is not valid UTF-8",
-            "payload.a\\xff\\xfeb: the name of the field is not valid UTF-8",
-            "payload.a\\xff\\xfeb.1: is not valid UTF-8",
-            "type: is not valid UTF-8",
-        ];
-        assert_eq!(shown.invalid, expected);
-    }
-
-    #[test]
-    fn a_status_that_is_none_and_a_field_that_stands_twice_are_named() {
-        let mut twice = rawdoc! { "_id": 1, "status": "Pending" };
-        twice.append(cstr!("status"), "done");
-
-        let shown = DecodedRecord::read(&twice);
-
-        assert_eq!(shown.document, doc! { "_id": 1, "status": "Pending" });
-        assert_eq!(shown.invalid.len(), 2, "{:?}", shown.invalid);
-        assert!(shown.invalid[1].starts_with("status: must be pending"), "{:?}", shown.invalid);
-    }
-
-    #[test]
-    fn an_id_is_named_by_a_text_that_means_no_other() {
-        let ids = [
-            Bson::Int32(7),
-            "7".into(),
-            "uuid:x".into(),
-            "raw:x".into(),
-            bson::oid::ObjectId::from_bytes([1; 12]).into(),
-            bson::Uuid::from_bytes([1; 16]).into(),
-            1.5.into(),
-            true.into(),
-            doc! { "a": 1 }.into(),
-            Bson::Null,
-        ];
-        for id in ids {
-            let raw = RawId::from(&id);
-
-            let again = RawId::parse_candidates(&raw.text());
-
-            // MongoDB holds the integer types equal.
-            let expected = match id {
-                Bson::Int32(number) => RawId::from(&Bson::Int64(number.into())),
-                _ => raw.clone(),
-            };
-            assert_eq!(again, [expected], "{id}: {}", raw.text());
-        }
-        let undecodable = RawId::of(&broken(&doc! { "_id": "MARK", "status": "dead" }));
-        assert_eq!(undecodable.decoded(), None);
-        assert_eq!(RawId::parse_candidates(&undecodable.text()), [undecodable]);
-        assert_eq!(RawId::parse_candidates("raw:"), []);
-        assert_eq!(RawId::parse_candidates("raw:!"), []);
-        // A document without an `_id`.
-        assert_eq!(RawId::parse_candidates("raw:BQAAAAA"), []);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_shown_or_passed_over(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let mut framed = i32::try_from(bytes.len() + 5).unwrap().to_le_bytes().to_vec();
-            framed.extend(bytes);
-            framed.push(0);
-            let document = RawDocumentBuf::from_bytes(framed).unwrap();
-
-            let shown = DecodedRecord::read(&document);
-
-            prop_assert!(!shown.id.text().is_empty());
-            let _ = crate::json_view::decoded(&shown);
-        }
-
-        #[test]
-        fn any_byte_of_a_record_may_be_any_other(at in any::<prop::sample::Index>(), byte: u8) {
-            let record = rawdoc! {
-                "_id": "id", "status": "pending", "key": "k", "payload": { "a": [1, "x", { "b": 1.5 }] },
-                "seq": bson::Timestamp { time: 1, increment: 1 },
-            };
-            let mut bytes = record.into_bytes();
-            let at = 4 + at.index(bytes.len() - 5);
-            bytes[at] = byte;
-            if let Ok(document) = RawDocumentBuf::from_bytes(bytes) {
-                let _ = crate::json_view::decoded(&DecodedRecord::read(&document));
-            }
-        }
-    }
-}
+mod tests;

@@ -232,7 +232,8 @@ impl StreamGuard {
         place: &EventPlace,
         change: &mut impl FnMut(Option<&Document>) -> Result<Change, ApplyError>,
     ) -> Result<Tried, GuardError> {
-        let by_id = doc! { "_id": document };
+        // (As values: they come from events.)
+        let by_id = doc! { "_id": { "$eq": document } };
         let finding = self.documents.find_one(by_id).read_concern(ReadConcern::majority());
         let finding = finding.selection_criteria(primary()).into_future();
         let found = within("read a document", limits::BATCH_TIMEOUT, finding).await?;
@@ -252,8 +253,10 @@ impl StreamGuard {
         let is_new = found.is_none();
         // As it was read, with all its streams: no event of another one is lost.
         let unchanged = match revisions {
-            Some(revisions) => doc! { "_id": document, REVISIONS: revisions },
-            None => doc! { "_id": document, REVISIONS: { "$exists": false } },
+            Some(revisions) => {
+                doc! { "_id": { "$eq": document }, REVISIONS: { "$eq": revisions } }
+            }
+            None => doc! { "_id": { "$eq": document }, REVISIONS: { "$exists": false } },
         };
         self.write(unchanged, changed, &field, place, is_new).await
     }

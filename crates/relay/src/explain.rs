@@ -348,7 +348,7 @@ impl Explainer {
         let Some(id) = id else { return Ok("an unnamed instance".to_owned()) };
         let instances = self.collections.collection(collection::INSTANCES);
         let instances = instances.clone_with_type::<RawDocumentBuf>();
-        let finding = instances.find_one(doc! { "_id": id });
+        let finding = instances.find_one(doc! { "_id": { "$eq": id } });
         let found = within("read instances", limits::BATCH_TIMEOUT, finding.into_future()).await?;
         let name = text(id.clone());
         let found = found.map(|instance| decode_lossy(&instance).0);

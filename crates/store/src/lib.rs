@@ -15,6 +15,7 @@ pub mod limits;
 pub mod metric;
 pub mod metrics;
 pub mod outage_log;
+pub mod page;
 pub mod pools;
 pub mod read;
 pub mod schema;

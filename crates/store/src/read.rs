@@ -1,7 +1,9 @@
 //! Reads with commands that are already encoded.
 
+use std::ops::ControlFlow;
+
 use bson::doc;
-use bson::raw::RawDocumentBuf;
+use bson::raw::{RawDocument, RawDocumentBuf};
 use futures_util::TryStreamExt;
 use mongodb::Database;
 
@@ -24,6 +26,24 @@ pub async fn all(
     let reading = async {
         let cursor = database.run_raw_cursor_command(command).selection_criteria(primary()).await?;
         cursor.with_type::<RawDocumentBuf>().try_collect().await
+    };
+    within(action, limits::REPORT_TIMEOUT, reading).await
+}
+
+/// Reads what a `find` or `aggregate` with [`options`] finds, until `take` breaks. After its first batch,
+/// which the command sizes, a reply has up to `batch` documents.
+pub async fn some(
+    database: &Database,
+    action: &'static str,
+    command: RawDocumentBuf,
+    batch: u32,
+    mut take: impl FnMut(&RawDocument) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
+    let reading = async {
+        let running = database.run_raw_cursor_command(command).selection_criteria(primary());
+        let mut cursor = running.batch_size(batch).await?;
+        while cursor.advance().await? && take(cursor.current()).is_continue() {}
+        Ok(())
     };
     within(action, limits::REPORT_TIMEOUT, reading).await
 }

@@ -7,13 +7,20 @@ use crate::cli::global::Failure;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::undecoded::{DecodedRecord as Record, RawId};
 
+/// What a `raw:` id may be.
+const RAW_REMEDY: &str = "use the id that `outbox list` prints; it cannot be an array, a regular expression, undefined, \
+    code, or a document with a name that begins with $";
+
 /// The ids that a text can mean: at least one.
 pub(super) fn parse_ids(text: &str) -> Result<Vec<RawId>, Failure> {
     let ids = RawId::parse_candidates(text);
     if ids.is_empty() {
         let prefix = text.split(':').next().unwrap_or_default();
         let id = json!(text);
-        let detail = format!("ID = {id}: invalid {prefix} id; correct it, or omit the prefix");
+        let detail = format!(
+            "ID = {id}: invalid {prefix} id; {}",
+            if prefix == "raw" { RAW_REMEDY } else { "correct it, or omit the prefix" }
+        );
         return Err(Failure::Usage(vec![detail]));
     }
     Ok(ids)

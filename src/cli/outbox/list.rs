@@ -22,6 +22,7 @@ use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{Accuracy, GroupBy};
 use crate::outbox::undecoded::DecodedRecord;
 use crate::store::ServerClock;
+use crate::store::page::PageSize;
 use crate::telemetry::printable;
 
 #[derive(Debug, Args)]
@@ -157,7 +158,8 @@ pub(super) async fn list(
         older_than: args.older_than,
         sort: args.sort,
     };
-    let listed = inspector.list(&filter, args.after.as_deref(), args.limit).await;
+    let size = PageSize::of_any_size(args.limit);
+    let listed = inspector.list(&filter, args.after.as_deref(), size).await;
     let page = listed.context("cannot list the records")?.map_err(|unlistable| {
         let option = match unlistable.0 {
             "olderThan" => "older-than",

@@ -17,6 +17,7 @@ use crate::http::params::{
 };
 use crate::http::problem::Problem;
 use crate::http::stream::{ListForm, streamed};
+use crate::store::page::PageSize;
 
 /// Aggregates of one answer, by default.
 const DEFAULT_AGGREGATES: u32 = 100;
@@ -165,7 +166,7 @@ pub(super) async fn get_last_events(
 pub(super) struct AggregatesQuery {
     /// Only ids after this one: the `next` of the previous page.
     after: Option<String>,
-    /// The most ids. By default 100.
+    /// The most ids. By default 100. A page may be shorter, because of the size of its ids.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 10_000)]
     limit: Option<Limit<10_000>>,
     /// Only this tenant.
@@ -185,12 +186,10 @@ pub(super) async fn list_aggregates(
     call: Call<ReadScope, KindPath, AggregatesQuery>,
 ) -> Result<Json<Listed<String>>, Problem> {
     let AggregatesQuery { after, limit, tenant_id } = call.query;
-    let limit = limit.map_or(DEFAULT_AGGREGATES, u32::from);
+    let size = PageSize::of_answer(limit.map_or(DEFAULT_AGGREGATES, u32::from));
     let store = call.state.event_store()?;
     let (name, tenant) = (&call.path.name, tenant_id.as_deref());
-    let mut items = store.aggregate_ids(name, after.as_deref(), limit + 1, tenant).await?;
-    let has_more = items.len() > limit as usize;
-    items.truncate(limit as usize);
-    let next = items.last().filter(|_| has_more).cloned();
-    Ok(Json(Listed { items, next, note: None }))
+    let page = store.aggregate_page(name, after.as_deref(), size, tenant).await?;
+    let next = page.ids.last().filter(|_| page.has_more).cloned();
+    Ok(Json(Listed { items: page.ids, next, note: None }))
 }

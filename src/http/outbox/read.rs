@@ -14,6 +14,7 @@ use crate::json_view::{self, StoredDocument};
 use crate::outbox::inspect::Inspector;
 use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{GroupBy, Groups, Stats};
+use crate::store::page::PageSize;
 
 /// Records of one answer, by default.
 const DEFAULT_RECORDS: u32 = 50;
@@ -83,14 +84,16 @@ pub(super) struct RecordsQuery {
     /// Only records after this place: `next` of the previous page, or an id.
     #[param(value_type = Option<RecordIdText>, inline)]
     after: Option<String>,
-    /// The most records. By default 50.
+    /// The most records. By default 50. A page may be shorter, because of the size of its records.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
 }
 
 /// List records, without payloads and headers
 ///
-/// By default the oldest are first if the status has an age; otherwise the order is that of the ids.
+/// By default the oldest are first if the status has an age; otherwise the order is that of the ids. Records have
+/// the fields that Postrider knows. A text of more than 8 KiB is cut to 2,000 characters and `…`, and a value of
+/// another kind that is as long is `…`.
 #[utoipa::path(get, path = "/v1/outbox/records", tag = "outbox",
     params(RecordsQuery),
     responses((status = 200, description = "a page of the list", body = Listed<RecordAnswer>, example = json!({
@@ -111,9 +114,9 @@ pub(super) async fn list_outbox_records(
         older_than: query.older_than.map(|age| age.0),
         sort: query.sort,
     };
-    let limit = query.limit.map_or(DEFAULT_RECORDS, u32::from);
+    let size = PageSize::of_answer(query.limit.map_or(DEFAULT_RECORDS, u32::from));
     let inspector = Inspector::new(call.state.services()?.collections.clone());
-    let page = inspector.list(&filter, query.after.as_deref(), limit).await?;
+    let page = inspector.list(&filter, query.after.as_deref(), size).await?;
     let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
     let items = page.records.iter().map(json_view::decoded).collect();
     Ok(Json(Listed { items, next: page.next, note: page.note }))

@@ -22,9 +22,10 @@ use crate::http::params::{Bounded, DurationText, Limit};
 use crate::http::problem::Problem;
 use crate::http::subscriptions::SubscriptionPath;
 use crate::names::SubscriptionName;
+use crate::store::page::PageSize;
 
 /// Parked events of one answer, by default.
-const DEFAULT_PARKED: i64 = 100;
+const DEFAULT_PARKED: u32 = 100;
 
 /// A subscription: `push` with a `destination`, or `pull`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -244,7 +245,7 @@ pub(super) struct ParkedQuery {
     /// Only events after this position: the `next` of the previous page.
     #[param(value_type = Option<i64>, minimum = 0)]
     after: Option<Bounded<0, { i64::MAX }>>,
-    /// The most events. By default 100.
+    /// The most events. By default 100. A page may be shorter, because of the size of its events.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
 }
@@ -263,19 +264,12 @@ pub(super) async fn list_parked_events(
     call: Call<ReadScope, SubscriptionPath, ParkedQuery>,
 ) -> Result<Json<Listed<ParkedEvent>>, Problem> {
     let after = call.query.after.map_or(0, |after| after.0);
-    let limit = call.query.limit.map_or(DEFAULT_PARKED, |limit| limit.0);
+    let size = PageSize::of_answer(call.query.limit.map_or(DEFAULT_PARKED, u32::from));
     let outbox = &call.state.services()?.collections;
-    let name = call.path.name.as_str();
     let subscriptions = call.state.subscriptions()?;
-    let items = subscriptions.parked(outbox, name, after, limit).await?;
-    let is_full = items.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut next = None;
-    if let Some(last) = items.last().filter(|_| is_full) {
-        // (One more item would not do: of a push subscription several can have the last position.)
-        let more = subscriptions.parked(outbox, name, last.position, 1).await?;
-        next = (!more.is_empty()).then(|| last.position.to_string());
-    }
-    Ok(Json(Listed { items, next, note: None }))
+    let page = subscriptions.parked(outbox, call.path.name.as_str(), after, size).await?;
+    let next = page.next.map(|position| position.to_string());
+    Ok(Json(Listed { items: page.events, next, note: page.note }))
 }
 
 /// The parked events to discard.

@@ -1,62 +1,90 @@
 //! The dead records of a push subscription: its parked events.
 
-use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Document, doc};
-use futures_util::TryStreamExt;
 use mongodb::options::Hint;
+use postrider_outbox::brief::{brief, with_beginnings};
 use postrider_outbox::collections::Collections;
 use postrider_outbox::fields::{DEAD, DEAD_AT, DEAD_REASON, HEADERS, ID, STATUS, TYPE, exactly};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::inspect::DEAD_INDEX;
+use postrider_store::page::{Gathered, PageSize};
 use postrider_store::{StoreError, limits, within};
 
 use crate::decode::decode_any;
 use crate::integer::integral;
-use crate::subscriptions::parked::ParkedEvent;
+use crate::subscriptions::parked::{ParkedEvent, ParkedPage, page_of};
 use crate::subscriptions::records::header;
+
+/// Dead records of one position in a list: a replay copies an event again.
+const MAX_AT_POSITION: u32 = 100;
 
 /// The events behind a position whose records are dead, ascending.
 ///
-/// A replay may have copied an event twice, so the last position is complete, whatever the limit.
+/// A replay may have copied an event twice, so the last position is complete, whatever the size.
 pub(super) async fn dead_events(
     outbox: &Collections,
     subscription: &str,
     after: i64,
-    limit: i64,
-) -> Result<Vec<ParkedEvent>, StoreError> {
-    let mut events = find(outbox, subscription, doc! { "$gt": after }, limit).await?;
-    if events.len() >= usize::try_from(limit).unwrap_or(usize::MAX)
-        && let Some(last) = events.last().map(|event| event.position)
-    {
-        events.retain(|event| event.position < last);
-        events.extend(find(outbox, subscription, doc! { "$eq": last }, 0).await?);
+    size: PageSize,
+) -> Result<ParkedPage, StoreError> {
+    let found = find(outbox, subscription, doc! { "$gt": after }, size).await?;
+    let mut page = ParkedPage { events: events(&found), next: None, note: None };
+    let last = page.events.last().map(|event| event.position);
+    if let Some(last) = last.filter(|_| found.is_full) {
+        page.events.retain(|event| event.position < last);
+        let most = PageSize::of_answer(MAX_AT_POSITION);
+        let at_last = find(outbox, subscription, doc! { "$eq": last }, most).await?;
+        page.events.extend(events(&at_last));
+        page.note = at_last.is_full.then(|| {
+            let listed = at_last.documents.len();
+            format!(
+                "position {last} has more than {listed} dead records, of which {listed} are listed; \
+                 list all with `postrider outbox list --status dead`"
+            )
+        });
+        let behind = find(outbox, subscription, doc! { "$gt": last }, PageSize::of_answer(1));
+        page.next = (!behind.await?.documents.is_empty()).then_some(last);
     }
-    Ok(events)
+    Ok(page)
 }
 
 async fn find(
     outbox: &Collections,
     subscription: &str,
     position: Document,
-    limit: i64,
-) -> Result<Vec<ParkedEvent>, StoreError> {
-    let at = format!("{HEADERS}.{}", header::POSITION);
+    size: PageSize,
+) -> Result<Gathered, StoreError> {
+    let header = |name: &str| format!("{HEADERS}.{name}");
+    let at = header(header::POSITION);
     let filter = doc! {
         STATUS: exactly(DEAD),
-        format!("{HEADERS}.{}", header::SUBSCRIPTION): exactly(subscription),
+        header(header::SUBSCRIPTION): exactly(subscription),
         &at: position,
     };
+    let headers = [
+        header::POSITION,
+        header::AGGREGATE_NAME,
+        header::AGGREGATE_ID,
+        header::AGGREGATE_VERSION,
+        header::EVENT_INDEX,
+    ];
+    let fields = [TYPE, DEAD_AT, DEAD_REASON].map(str::to_owned).into_iter();
+    let fields: Vec<String> = fields.chain(headers.map(header)).collect();
     let records = outbox.records();
-    let finding = records
-        .find(filter)
-        .projection(doc! { TYPE: 1, HEADERS: 1, DEAD_AT: 1, DEAD_REASON: 1 })
-        .sort(doc! { at: 1, ID: 1 })
-        .limit(limit)
-        .hint(Hint::Name(DEAD_INDEX.to_owned()));
-    let reading = async { finding.await?.try_collect().await };
-    let reading = within("read dead records", limits::REPORT_TIMEOUT, reading);
-    let found: Vec<RawDocumentBuf> = outbox.by_index(DEAD_INDEX, reading).await?;
-    Ok(found.iter().map(|found| parked(&decode_any(found).0)).collect())
+    let found = with_beginnings(|long| {
+        let fields = fields.iter().map(|field| (field.clone(), brief(field, long).into()));
+        let finding = records
+            .find(filter.clone())
+            .projection(Document::from_iter(fields))
+            .sort(doc! { &at: 1, ID: 1 })
+            .hint(Hint::Name(DEAD_INDEX.to_owned()));
+        within("read dead records", limits::REPORT_TIMEOUT, page_of(finding, size))
+    });
+    outbox.by_index(DEAD_INDEX, found).await
+}
+
+fn events(found: &Gathered) -> Vec<ParkedEvent> {
+    found.documents.iter().map(|found| parked(&decode_any(found).0)).collect()
 }
 
 fn parked(record: &Document) -> ParkedEvent {

@@ -5,8 +5,10 @@
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{DateTime, Document, doc};
-use futures_util::TryStreamExt;
+use mongodb::action::Find;
 use mongodb::{ClientSession, Collection};
+use postrider_outbox::brief::{brief, with_beginnings};
+use postrider_store::page::{Gathered, PageSize};
 use postrider_store::{StoreError, connect, limits, within};
 use serde::Serialize;
 
@@ -19,6 +21,22 @@ use crate::subscriptions::subscription::Subscription;
 
 /// The most parked events of a pull subscription.
 pub const MAX_PARKED: i64 = 1_000;
+
+/// Documents of one reply of MongoDB.
+const BATCH_DOCUMENTS: u32 = 100;
+
+/// The fields of a parked event in a list, besides its id.
+const FIELDS: [&str; 9] = [
+    "position",
+    "aggregateName",
+    "aggregateId",
+    "version",
+    "index",
+    "name",
+    "reason",
+    "parkedAt",
+    "member",
+];
 
 /// The digits of the largest position: so ids sort by position.
 const POSITION_DIGITS: usize = 19;
@@ -53,6 +71,18 @@ pub struct ParkedEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "json", schema(nullable = false))]
     pub record_id: Option<String>,
+}
+
+/// A part of a list of parked events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParkedPage {
+    /// Ascending by position. A page may end before its number of events, because of their size. A text of
+    /// more than 8 KiB is cut.
+    pub events: Vec<ParkedEvent>,
+    /// The position after which the next page begins, where there are more.
+    pub next: Option<i64>,
+    /// What the list leaves out, where it does.
+    pub note: Option<String>,
 }
 
 /// The parked events of a context.
@@ -121,17 +151,21 @@ impl ParkedStore {
         &self,
         subscription: &Subscription,
         after: i64,
-        limit: i64,
-    ) -> Result<Vec<ParkedEvent>, StoreError> {
+        size: PageSize,
+    ) -> Result<ParkedPage, StoreError> {
         let collection = self.collection().clone_with_type::<RawDocumentBuf>();
-        let found = collection
-            .find(doc! { "_id": behind(&subscription.uid, after) })
-            .sort(doc! { "_id": 1 })
-            .limit(limit);
-        let reading = async { found.await?.try_collect().await };
-        let found: Vec<RawDocumentBuf> =
-            within("read parked events", limits::BATCH_TIMEOUT, reading).await?;
-        Ok(found.iter().map(|found| parked(found)).collect())
+        let found = with_beginnings(|long| {
+            let fields = FIELDS.map(|field| (field.to_owned(), brief(field, long).into()));
+            let finding = collection
+                .find(doc! { "_id": behind(&subscription.uid, after) })
+                .sort(doc! { "_id": 1 })
+                .projection(Document::from_iter(fields));
+            within("read parked events", limits::BATCH_TIMEOUT, page_of(finding, size))
+        });
+        let found = found.await?;
+        let events: Vec<ParkedEvent> = found.documents.iter().map(|found| parked(found)).collect();
+        let next = events.last().filter(|_| found.is_full).map(|last| last.position);
+        Ok(ParkedPage { events, next, note: None })
     }
 
     /// Removes those behind a position, and returns how many there were.
@@ -164,6 +198,17 @@ impl ParkedStore {
         let removed = within("remove parked events", limits::BATCH_TIMEOUT, removing).await?;
         Ok(i64::try_from(removed.deleted_count).unwrap_or(i64::MAX))
     }
+}
+
+/// Reads a page of what is found.
+pub(super) async fn page_of(
+    finding: Find<'_, RawDocumentBuf>,
+    size: PageSize,
+) -> mongodb::error::Result<Gathered> {
+    let mut found = Gathered::new(size);
+    let mut cursor = finding.limit(found.limit()).batch_size(BATCH_DOCUMENTS).await?;
+    while cursor.advance().await? && found.add(cursor.current()) {}
+    Ok(found)
 }
 
 fn id(uid: &str, position: i64) -> String {

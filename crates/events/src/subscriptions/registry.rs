@@ -4,6 +4,7 @@ use bson::{Bson, DateTime, Document, doc};
 use mongodb::ClientSession;
 use postrider_outbox::collections::Collections;
 use postrider_store::ServerClock;
+use postrider_store::page::PageSize;
 use uuid::Uuid;
 
 use crate::context::{CollectionKind, Context};
@@ -14,7 +15,7 @@ use crate::subscriptions::dead::dead_events;
 use crate::subscriptions::error::SubscriptionError;
 use crate::subscriptions::lag::{self, InvalidReport, SubscriptionEntry, SubscriptionReport};
 use crate::subscriptions::new::{NewSubscription, SubscriptionDelivery};
-use crate::subscriptions::parked::{ParkedEvent, ParkedStore};
+use crate::subscriptions::parked::{ParkedPage, ParkedStore};
 use crate::subscriptions::store::{FoundSubscription, SubscriptionStore, literal};
 use crate::subscriptions::subscription::fields::{
     EPOCH, ERROR, FEED, GIVEN, ID, OWNED_UNTIL, OWNER, PARKED, POSITION, REPLAY, SESSION, STATE,
@@ -212,7 +213,7 @@ impl Subscriptions {
     }
 
     /// The parked events of a pull subscription, or the events of a push subscription whose records
-    /// are dead: those behind a position, ascending, and at most `limit` of them.
+    /// are dead: those behind a position, ascending.
     ///
     /// # Errors
     ///
@@ -222,12 +223,12 @@ impl Subscriptions {
         outbox: &Collections,
         name: &str,
         after: i64,
-        limit: i64,
-    ) -> Result<Vec<ParkedEvent>, SubscriptionError> {
+        size: PageSize,
+    ) -> Result<ParkedPage, SubscriptionError> {
         let found = self.load(name).await?;
         Ok(match found.kind {
-            SubscriptionKind::Pull => self.parked.list(&found, after, limit).await?,
-            SubscriptionKind::Push => dead_events(outbox, name, after, limit).await?,
+            SubscriptionKind::Pull => self.parked.list(&found, after, size).await?,
+            SubscriptionKind::Push => dead_events(outbox, name, after, size).await?,
         })
     }
 

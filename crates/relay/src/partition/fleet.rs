@@ -276,9 +276,8 @@ impl Fleet {
             );
             let null = RawId::from(&Bson::Null);
             let epoch = known.map_or(&null, |assignment| &assignment.epoch);
-            let epoch = RawWriter::default().element(epoch, "$eq").finish();
             let q = RawWriter::default().fields(&doc! { ID: i32::from(*partition) });
-            let q = q.document(EPOCH, &epoch).finish();
+            let q = q.equal(EPOCH, epoch).finish();
             // A numeric epoch is raised; any other restarts at 1.
             let counted =
                 doc! { "$convert": { "input": "$epoch", "to": "long", "onError": 0_i64 } };
