@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/services/common.sh"
 source "$repo/scripts/services/borrow.sh"
 cd "$repo"
 
-slices=(histories copies clients go-java outages brokers described models)
+slices=(histories stores clients go-java outages brokers described models)
 
 # What a slice needs in addition to `make test`.
 tools_of() { # tools_of SLICE
@@ -33,7 +33,7 @@ run_slice() {
   say test-all "slice $1…"
   case $1 in
     histories) long chaos projections ;;
-    copies) long adopt feed ;;
+    stores) long adopt feed event_store queries ;;
     clients) long clients && scripts/clients.sh node python ;;
     go-java) scripts/clients.sh go java ;;
     outages) long outages observability ;;

@@ -143,7 +143,7 @@ async fn mixed(seed: u64) -> World {
     world
 }
 
-#[fixture::test]
+#[fixture::test(long)]
 async fn every_walk_has_the_order_of_one_sorted_find() {
     use Direction::{Asc, Desc};
 

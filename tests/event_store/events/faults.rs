@@ -191,7 +191,7 @@ async fn failed_append_leaves_no_open_transaction() {
 }
 
 /// The same for a unit of work.
-#[fixture::test]
+#[fixture::test(long)]
 async fn failed_unit_leaves_no_open_transaction() {
     join_all([transient(91), doc! { "errorCode": 50 }].map(async |error| {
         let set = ReplicaSet::of(1).await;
