@@ -65,7 +65,7 @@ async fn raw_id_finds_the_record_with_its_bytes_or_none() {
         }
     }
 
-    assert!(found > 300 && no_ids > 30, "{found} {no_ids}");
+    assert!(found > 100 && no_ids > 30, "{found} {no_ids}");
 }
 
 #[fixture::test]

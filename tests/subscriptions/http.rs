@@ -168,6 +168,7 @@ async fn wrong_input_is_reported_by_field() {
     let pull = json!({ "limit": 0, "wait": "x" });
     let answer = api.post(&format!("{ALL}/billing/pull"), &pull).await;
     let mut fields = answer.wrong();
+    fields.sort_unstable();
     assert_eq!(fields, ["limit", "member", "wait"]);
     let park = json!({ "lease": "x", "position": 0, "reason": "" });
     let answer = api.post(&format!("{ALL}/billing/park"), &park).await;
