@@ -8,5 +8,4 @@ cd "$repo"
 
 "$repo/scripts/services.sh" install toolchain deny
 eval "$("$repo/scripts/services.sh" env deny)"
-"$POSTRIDER_CARGO_DENY" --config .deny.toml fetch db
-"$POSTRIDER_CARGO_DENY" --config .deny.toml --locked check --disable-fetch advisories
+"$POSTRIDER_CARGO_DENY" --config .deny.toml --locked check advisories

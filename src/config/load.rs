@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use crate::config::file::{self, BEYOND_INTEGERS, FileError, Lines};
 use crate::config::keys::{self, KeyForm, dotted};
-use crate::config::problem::{self, ConfigProblem, Origin};
+use crate::config::problem::{self, ConfigProblem, Origin, shown_key};
 use crate::config::sections::Config;
 use crate::config::substitute::substitute;
 use crate::config::variable::{FILE_SUFFIX, PREFIX};
@@ -317,7 +317,9 @@ impl Layers {
         }
         let detail = match (keys::is_section(path), keys::nearest(path)) {
             (true, _) => "is a section; set a key below it".to_owned(),
-            (false, Some(nearest)) => format!("unknown key; did you mean {nearest}?"),
+            (false, Some(nearest)) => {
+                format!("unknown key; did you mean {}?", shown_key(&nearest))
+            }
             (false, None) => "unknown key; see docs/configuration.md for all keys".to_owned(),
         };
         self.wrong(path, detail, origin);

@@ -72,7 +72,7 @@ impl fmt::Display for ConfigProblem {
 }
 
 /// The key without a name in it that may be a secret in the wrong place.
-fn shown_key(key: &str) -> String {
+pub(super) fn shown_key(key: &str) -> String {
     let parts = key.split('"').enumerate().map(|(at, part)| {
         if at % 2 == 1 {
             return match shown_name(part) {
