@@ -73,7 +73,7 @@ async fn a_name_of_a_live_instance_is_refused_with_its_holder() {
     first.until_ready().await;
     let refused = Postrider::start(&settings).until_ended(PROMPT_LIMIT).await.with_code(1);
 
-    assert!(refused.stderr.contains("instance.name = \"pod-1\""), "{refused}");
+    assert!(refused.stderr.contains(r#"instance.name = \"pod-1\""#), "{refused}");
     assert!(refused.stderr.contains("is alive"), "{refused}");
     outbox.insert([record("a", "k")]).await;
     outbox.until_count(doc! { "status": "done" }, 1).await;
