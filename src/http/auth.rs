@@ -1,4 +1,4 @@
-//! Bearer tokens, each with a name and scopes.
+//! Bearer tokens, each with a name, scopes and limits.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tracing::warn;
 
+use crate::http::limits::Limits;
 use crate::http::problem::Problem;
 
 /// A permission of tokens; none implies another.
@@ -47,7 +48,7 @@ pub struct Tokens {
 #[derive(Clone)]
 struct KnownToken {
     digest: [u8; 32],
-    holder: TokenHolder,
+    holder: Arc<TokenHolder>,
 }
 
 impl std::fmt::Debug for KnownToken {
@@ -56,11 +57,22 @@ impl std::fmt::Debug for KnownToken {
     }
 }
 
-/// The name and the scopes of a token.
+/// The name of a token, and what it permits.
 #[derive(Clone, Debug)]
 pub struct TokenHolder {
-    name: Arc<str>,
-    scopes: Vec<Scope>,
+    /// The name.
+    pub(super) name: Arc<str>,
+    /// The kinds of calls.
+    pub(super) scopes: Vec<Scope>,
+    /// What these calls may reach.
+    pub(super) limits: Limits,
+}
+
+impl TokenHolder {
+    /// A client of an API without tokens.
+    fn anonymous() -> Self {
+        Self { name: "anonymous".into(), scopes: Scope::ALL.into(), limits: Limits::default() }
+    }
 }
 
 impl Tokens {
@@ -70,36 +82,41 @@ impl Tokens {
     }
 
     /// Adds a token; `false` where it is known already.
-    pub fn add(&mut self, name: &str, token: &str, scopes: Vec<Scope>) -> bool {
+    pub fn add(&mut self, name: &str, token: &str, scopes: Vec<Scope>, limits: Limits) -> bool {
         let is_new = self.find(token).is_none();
-        let holder = TokenHolder { name: name.into(), scopes };
-        self.tokens.push(KnownToken { digest: Sha256::digest(token).into(), holder });
+        let holder = TokenHolder { name: name.into(), scopes, limits };
+        let digest = Sha256::digest(token).into();
+        self.tokens.push(KnownToken { digest, holder: Arc::new(holder) });
         is_new
     }
 
     /// Finds the holder of a token. Compares it with all known ones, in constant time.
-    pub fn find(&self, token: &str) -> Option<&TokenHolder> {
+    pub fn find(&self, token: &str) -> Option<&Arc<TokenHolder>> {
         let presented: [u8; 32] = Sha256::digest(token).into();
         self.tokens.iter().fold(None, |found, known| {
             if known.digest.ct_eq(&presented).into() { Some(&known.holder) } else { found }
         })
     }
 
-    /// Admits a caller by the header `Authorization`, and returns its token's name.
+    /// Admits a caller by the header `Authorization`.
     ///
     /// # Errors
     ///
     /// No known token, or one without the scope.
-    pub(super) fn admit(&self, scope: Scope, presented: Option<&str>) -> Result<Arc<str>, Problem> {
+    pub(super) fn admit(
+        &self,
+        scope: Scope,
+        presented: Option<&str>,
+    ) -> Result<Arc<TokenHolder>, Problem> {
         if self.is_empty() {
-            return Ok("anonymous".into());
+            return Ok(Arc::new(TokenHolder::anonymous()));
         }
         let token = presented.and_then(bearer);
         let holder = token.and_then(|token| self.find(token)).ok_or_else(Problem::unauthorized)?;
         if !holder.scopes.contains(&scope) {
             return Err(Problem::forbidden(&holder.name, scope.name()));
         }
-        Ok(holder.name.clone())
+        Ok(holder.clone())
     }
 }
 
@@ -154,11 +171,13 @@ mod tests {
     #[test]
     fn tokens_are_matched_whole_with_their_scopes() {
         let mut tokens = Tokens::default();
-        assert!(tokens.add("one", "alpha", vec![Scope::Read]));
-        assert!(tokens.add("two", "beta", Scope::ALL.into()));
-        assert!(!tokens.add("three", "beta", Scope::ALL.into()));
+        let mut add = |name, token, scopes| tokens.add(name, token, scopes, Limits::default());
+        assert!(add("one", "alpha", vec![Scope::Read]));
+        assert!(add("two", "beta", Scope::ALL.into()));
+        assert!(!add("three", "beta", Scope::ALL.into()));
 
-        let may = |scope, presented| tokens.admit(scope, presented).map(|name| name.to_string());
+        let may =
+            |scope, presented| tokens.admit(scope, presented).map(|holder| holder.name.to_string());
 
         assert_eq!(may(Scope::Read, Some("Bearer alpha")).unwrap(), "one");
         assert_eq!(may(Scope::Append, Some("bearer  beta")).ok().as_deref(), Some("three"));

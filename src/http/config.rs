@@ -11,9 +11,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::http::auth::{Scope, Tokens};
+use crate::http::limits::Limits;
 use crate::http::tls::TlsFiles;
 use crate::ops::config::listen_host;
 use crate::ops::origin::is_loopback;
+use crate::routing::Glob;
 
 /// The fewest characters of a token beyond loopback, where it can be guessed from other hosts.
 const MIN_REMOTE_TOKEN: usize = 16;
@@ -26,7 +28,7 @@ pub struct ApiConfig {
     pub enabled: bool,
     /// The address. With port 0 the system chooses a free port; the log names the address. An address beyond loopback requires tokens of at least 16 characters, with TLS too.
     pub listen: String,
-    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`, `consume`. Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
+    /// The tokens of the clients: texts, which have every scope, or tables such as `{ name = "shop", token_file = "/run/secrets/shop", scopes = ["append", "read"] }`; scopes: `append`, `read`, `admin`, `consume`. `aggregates`, `types`, `destinations`, `tenants` and `subscriptions` limit what a token may reach (docs/http.md#limited-tokens). Without tokens every program on this host can use the API, by requests to a loopback name. `POSTRIDER__API__TOKENS_FILE` names a file with such a list.
     pub tokens: Vec<Token>,
     /// The largest request body.
     #[serde(with = "HumanSize")]
@@ -127,9 +129,10 @@ fn read_tokens(listed: &[Token], is_remote: bool, rules: &mut Rules) -> Tokens {
     let mut names = HashSet::new();
     for (at, token) in listed.iter().enumerate() {
         let key = |part: &str| format!("tokens.{at}{part}");
-        let (name, secret, scopes) = match token {
+        let (name, secret, scopes, limits) = match token {
             Token::Text(text) => {
-                (format!("token {}", at + 1), Some(text.clone()), Scope::ALL.into())
+                let name = format!("token {}", at + 1);
+                (name, Some(text.clone()), Scope::ALL.into(), Limits::default())
             }
             Token::Table(table) => {
                 rules.require(!table.name.is_empty(), key(".name"), "must not be empty");
@@ -156,7 +159,8 @@ fn read_tokens(listed: &[Token], is_remote: bool, rules: &mut Rules) -> Tokens {
                     None => Scope::ALL.into(),
                     Some(scopes) => read_scopes(&key(".scopes"), scopes, rules),
                 };
-                (table.name.clone(), secret, scopes)
+                let limits = read_limits(&key(""), table, rules);
+                (table.name.clone(), secret, scopes, limits)
             }
         };
         if !names.insert(name.clone()) {
@@ -181,7 +185,7 @@ fn read_tokens(listed: &[Token], is_remote: bool, rules: &mut Rules) -> Tokens {
             ),
         );
         rules.require(
-            tokens.add(&name, secret, scopes),
+            tokens.add(&name, secret, scopes, limits),
             key(""),
             "is the same token as another one; set a different token",
         );
@@ -211,17 +215,43 @@ fn read_scopes(key: &str, names: &[String], rules: &mut Rules) -> Vec<Scope> {
     scopes
 }
 
+fn read_limits(key: &str, table: &TokenTable, rules: &mut Rules) -> Limits {
+    let mut texts = |name: &str, listed: &Option<Vec<String>>| {
+        let listed = listed.as_ref()?;
+        let key = format!("{key}.{name}");
+        // Records that may name no destination are sent where the routes say.
+        rules.require(
+            !listed.is_empty() || name == "destinations",
+            &key,
+            "must not be empty; remove it if the token is not limited by it",
+        );
+        let is_empty = listed.iter().any(String::is_empty);
+        rules.require(!is_empty, &key, "contains an empty text; remove it");
+        Some(listed.clone())
+    };
+    let globs = |listed: Option<Vec<String>>| {
+        listed.map(|listed| listed.iter().map(|text| Glob::new(text)).collect())
+    };
+    Limits {
+        aggregates: globs(texts("aggregates", &table.aggregates)),
+        types: globs(texts("types", &table.types)),
+        destinations: globs(texts("destinations", &table.destinations)),
+        tenants: texts("tenants", &table.tenants),
+        subscriptions: globs(texts("subscriptions", &table.subscriptions)),
+    }
+}
+
 /// One of `api.tokens`: a text, which has every scope, or a table.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(untagged)]
 pub enum Token {
     /// The token itself.
     Text(SecretText),
-    /// A token with a name and scopes.
+    /// A token with a name, scopes and limits.
     Table(TokenTable),
 }
 
-/// `{ name, token | token_file, scopes }`.
+/// `{ name, token | token_file, scopes, aggregates, types, destinations, tenants, subscriptions }`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenTable {
@@ -236,6 +266,21 @@ pub struct TokenTable {
     /// The scopes: `append`, `read`, `admin`, `consume`. Without it: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<String>>,
+    /// Globs of aggregate names: the token reads and writes only these events and snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregates: Option<Vec<String>>,
+    /// Globs of types: the token enqueues, reads and changes only these records, and appends only events of these names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub types: Option<Vec<String>>,
+    /// Globs of destinations that records of the token may name. Empty: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destinations: Option<Vec<String>>,
+    /// Tenants: the token reads and writes only their events, snapshots and records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<Vec<String>>,
+    /// Globs of names of subscriptions: the token uses only these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscriptions: Option<Vec<String>>,
 }
 
 impl<'de> Deserialize<'de> for Token {
@@ -245,11 +290,10 @@ impl<'de> Deserialize<'de> for Token {
         match toml::Value::deserialize(input)? {
             toml::Value::String(text) => Ok(Self::Text(SecretText::from(text.as_str()))),
             toml::Value::Table(table) => {
-                let wrong_type = table.iter().find(|(name, value)| match name.as_str() {
-                    "scopes" => !value
-                        .as_array()
-                        .is_some_and(|scopes| scopes.iter().all(toml::Value::is_str)),
-                    _ => !value.is_str(),
+                let is_list = |name: &str| name == "scopes" || Limits::NAMES.contains(&name);
+                let wrong_type = table.iter().find(|(name, value)| {
+                    let texts = value.as_array().map(|list| list.iter().all(toml::Value::is_str));
+                    if is_list(name) { texts != Some(true) } else { !value.is_str() }
                 });
                 if let Some((name, value)) = wrong_type {
                     let kind = value.type_str();

@@ -22,6 +22,7 @@ use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_co
 use crate::http::auth::Scope;
 use crate::http::entity_tag::refuse_conditions;
 use crate::http::headers::read_valid;
+use crate::http::limits::{Confined, Reach, Whole};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 
@@ -57,15 +58,18 @@ impl RequiredScope for ConsumeScope {
     const SCOPE: Scope = Scope::Consume;
 }
 
-/// A call by a client that has the scope, with the parameters of its path and its query. The first
-/// argument of every handler: the rest of a request is not examined before the scope.
-pub struct Call<S, P = NoParameters, Q = NoParameters> {
+/// A call by a client that has the scope, with the parameters of its path and its query, and the part of
+/// the API that it reaches. The first argument of every handler: the rest of a request is not examined
+/// before the scope. A limited token may make it only if it has a [`Reach`] other than [`Whole`].
+pub struct Call<S, P = NoParameters, Q = NoParameters, R = Whole> {
     /// The token's name, for logs.
     pub actor: Arc<str>,
     /// The parameters of the path.
     pub path: P,
     /// The parameters of the query.
     pub query: Q,
+    /// What the token may reach. The parameters of the path are within it.
+    pub reach: R,
     /// The state of the handlers.
     pub state: Api,
     scope: PhantomData<S>,
@@ -75,25 +79,30 @@ pub struct Call<S, P = NoParameters, Q = NoParameters> {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct NoParameters {}
 
-impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestParts<Api>
-    for Call<S, P, Q>
+impl<S, P, Q, R> FromRequestParts<Api> for Call<S, P, Q, R>
+where
+    S: RequiredScope,
+    P: DeserializeOwned + Confined<R>,
+    Q: DeserializeOwned,
+    R: Reach,
 {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Api) -> Result<Self, Problem> {
         let presented = read_valid(&parts.headers, AUTHORIZATION.as_str());
         let admitted = shared.tokens.admit(S::SCOPE, presented);
-        let actor = admitted.inspect_err(|problem| {
+        let holder = admitted.inspect_err(|problem| {
             if problem.status == StatusCode::UNAUTHORIZED {
                 let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
                 shared.refused_logins.note(peer.map(|peer| peer.0));
             }
         })?;
+        let reach = R::of(&holder)?;
         let path = RawPathParams::from_request_parts(parts, shared).await;
         let path = path.map_err(|_| Problem::wrong("path", "is not valid UTF-8"))?;
         let path = path.iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
-        let path = read_path(path);
-        let query = query(parts.uri.query().unwrap_or_default());
+        let path = read_path::<P>(path);
+        let query = query::<Q>(parts.uri.query().unwrap_or_default());
         let (path, query) = match (path, query) {
             (Ok(path), Ok(query)) => (path, query),
             (path, query) => {
@@ -101,7 +110,9 @@ impl<S: RequiredScope, P: DeserializeOwned, Q: DeserializeOwned> FromRequestPart
                 return Err(Problem::invalid(flaws.collect()));
             }
         };
-        Ok(Self { actor, path, query, state: shared.clone(), scope: PhantomData })
+        Confined::<R>::check(&path, &reach)?;
+        let actor = holder.name.clone();
+        Ok(Self { actor, path, query, reach, state: shared.clone(), scope: PhantomData })
     }
 }
 

@@ -4,7 +4,7 @@
 //! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
 //!   → metrics                                                       metrics
 //!   → request id, permit, time limit, panics                        middleware
-//!     → route → Call<scope, path, query>, Body, Command: types      extract, headers, params, auth, command
+//!     → route → Call<scope, path, query, reach>, Body, Command: types   extract, headers, params, auth, limits, command
 //!       → the call        events, snapshots, queries, feed, subscriptions, prepare, outbox, fleet
 //!     ← a type as JSON, or problem+json           answers, list, stream, stored, entity_tag, problem
 //! ```
@@ -22,6 +22,7 @@ mod extract;
 mod feed;
 mod fleet;
 mod headers;
+mod limits;
 mod list;
 mod location;
 mod metrics;

@@ -44,7 +44,7 @@ const PROBLEMS: [(&str, &str); 6] = [
     ("401", "`unauthorized`: no token, or an unknown one"),
     (
         "403",
-        "`forbidden`: the token lacks the scope; `foreign_origin`: the request comes from a page of another site, and no token is configured",
+        "`forbidden`: the token lacks the scope, or is limited to less; `foreign_origin`: the request comes from a page of another site, and no token is configured",
     ),
     ("421", "`foreign_host`: `Host` is not loopback, and no token is configured"),
     ("422", "`invalid`: `errors` names each field"),

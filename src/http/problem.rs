@@ -110,6 +110,12 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, ProblemCode::Forbidden, detail)
     }
 
+    /// A token whose limits do not permit what it asks for.
+    pub fn beyond_limits(name: &str, detail: &str) -> Self {
+        let detail = format!("the token {name:?} {detail}");
+        Self::new(StatusCode::FORBIDDEN, ProblemCode::Forbidden, detail)
+    }
+
     /// Nothing exists under this path.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, ProblemCode::NotFound, detail)

@@ -11,7 +11,8 @@ use utoipa_axum::routes;
 use crate::events::json::{IdText, JsonObject, Request, Time};
 use crate::http::answers::Answering;
 use crate::http::entity_tag::EntityTag;
-use crate::http::extract::{AppendScope, Body, Call, ReadScope};
+use crate::http::extract::{AppendScope, Body, Call, NoParameters, ReadScope};
+use crate::http::limits::InStreams;
 use crate::http::params::{AggregatePath, Bounded, TenantQuery};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -92,13 +93,19 @@ struct SavedAnswer {
     ),
 )]
 async fn save_snapshot(
-    call: Call<AppendScope, AggregatePath>,
+    call: Call<AppendScope, AggregatePath, NoParameters, InStreams>,
     Body(body): Body<SnapshotRequest>,
 ) -> Result<impl IntoResponse, Problem> {
     let AggregatePath { name, id } = call.path;
-    let store = SnapshotStore::new(call.state.event_store()?.context().clone());
+    let events = call.state.event_store()?;
+    let store = SnapshotStore::new(events.context().clone());
     let aggregate_id = id.to_string();
-    let saved = store.save(&name, body.into_snapshot(id)).await?;
+    let mut snapshot = body.into_snapshot(id.clone());
+    snapshot.tenant_id = call.reach.tenant(snapshot.tenant_id)?;
+    if !call.reach.knows(events, &name, &id, snapshot.tenant_id.as_deref()).await? {
+        return Err(Problem::not_found(format!("the tenant has no {name} {aggregate_id:?}")));
+    }
+    let saved = store.save(&name, snapshot).await?;
     let (version, written) = (saved.version, saved.written);
     debug!(actor = &*call.actor, aggregate = aggregate_id, version, written, "saved a snapshot");
     let saved = SavedAnswer { aggregate_id, version, written };
@@ -128,14 +135,19 @@ struct SnapshotAnswer {
     ),
 )]
 async fn load_snapshot(
-    call: Call<ReadScope, AggregatePath, TenantQuery>,
+    call: Call<ReadScope, AggregatePath, TenantQuery, InStreams>,
     answering: Answering,
 ) -> Result<impl IntoResponse, Problem> {
     let turn = answering.turn().await?;
     let AggregatePath { name, id } = call.path;
     let events = call.state.event_store()?;
     let context = events.context();
-    let tenant = call.query.tenant_id.as_deref();
+    let tenant = call.reach.tenant(call.query.tenant_id)?;
+    let tenant = tenant.as_deref();
+    let missing = || Problem::not_found(format!("{name} {:?} has no snapshot", id.as_str()));
+    if !call.reach.knows(events, &name, &id, tenant).await? {
+        return Err(missing());
+    }
     let found = match SnapshotStore::new(context.clone()).load(&name, &id, tenant).await {
         Err(error @ SnapshotError::Ended) => return Err(Problem::gone(error.to_string())),
         found => found?,
@@ -144,7 +156,6 @@ async fn load_snapshot(
         // An end creates no snapshot.
         events.check_open(&name, &id).await?;
     }
-    let missing = || Problem::not_found(format!("{name} {:?} has no snapshot", id.as_str()));
     let snapshot = found.ok_or_else(missing)?;
     // (`If-None-Match` is not examined: a snapshot can be replaced by one of the same version.)
     let tag = EntityTag(snapshot.version).header();

@@ -16,6 +16,7 @@ mod feed;
 mod fleet;
 mod idempotency;
 mod killed;
+mod limited;
 mod limits;
 mod locations;
 mod metrics;

@@ -39,7 +39,7 @@ pub(super) enum Certainty {
 }
 
 impl Certainty {
-    fn read_concern(self) -> ReadConcern {
+    pub(super) fn read_concern(self) -> ReadConcern {
         match self {
             Self::Majority => ReadConcern::majority(),
             Self::Confirmed => ReadConcern::linearizable(),

@@ -8,6 +8,7 @@ use postrider_store::{StoreError, limits, read, within};
 use crate::collections::{Collections, ID_INDEX, names};
 use crate::fields::ID;
 use crate::filter::compared;
+use crate::scope::RecordScope;
 use crate::undecoded::{DecodedRecord, RawId, RawWriter};
 
 /// Serves operators: `{deadAt}` where dead.
@@ -23,12 +24,19 @@ pub(super) const STEP_SIZE: u32 = 20_000;
 #[derive(Clone, Debug)]
 pub struct Inspector {
     pub(super) collections: Collections,
+    pub(super) scope: RecordScope,
 }
 
 impl Inspector {
     /// Creates an inspector of these collections.
     pub fn new(collections: Collections) -> Self {
-        Self { collections }
+        Self { collections, scope: RecordScope::default() }
+    }
+
+    /// The same for records and lists within this scope. Counts are those of all records.
+    #[must_use]
+    pub fn within(self, scope: RecordScope) -> Self {
+        Self { scope, ..self }
     }
 
     /// Returns the record with the first of these ids that exists.
@@ -43,7 +51,9 @@ impl Inspector {
         ids: &[RawId],
     ) -> Result<Option<RawDocumentBuf>, StoreError> {
         for id in ids {
-            let found = self.first(&RawWriter::default().equal(ID, id).finish()).await?;
+            let filter =
+                RawWriter::default().equal(ID, id).fields(&self.scope.condition()).finish();
+            let found = self.first(&filter).await?;
             if let Some(found) = found.filter(|found| id.is_same(&RawId::of(found))) {
                 return Ok(Some(found));
             }

@@ -48,6 +48,7 @@ pub mod record;
 pub mod redrive;
 pub mod repair;
 pub mod schema;
+pub mod scope;
 pub mod settle;
 pub mod snapshot;
 pub mod stats;

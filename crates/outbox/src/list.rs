@@ -47,10 +47,12 @@ impl Inspector {
             Some(_) => ServerClock::asked(self.collections.database()).await?,
             None => DateTime::MIN,
         };
+        let mut conditions = filter.conditions(now);
+        conditions.extend(self.scope.condition());
         let chosen = ListQuery {
             inspector: self,
             status: filter.status(),
-            conditions: filter.conditions(now),
+            conditions,
             has_key: filter.key.is_some(),
             size,
         };

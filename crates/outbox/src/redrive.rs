@@ -26,6 +26,7 @@ use crate::filter::{add_texts, invalid};
 use crate::inspect::{DEAD_INDEX, Inspector};
 use crate::lease::free;
 use crate::repair::SCHEDULED_INDEX;
+use crate::scope::RecordScope;
 use crate::snapshot::LANE_INDEX;
 use crate::undecoded::{RawId, RawWriter};
 
@@ -197,12 +198,23 @@ impl RedriveRefusal {
 #[derive(Clone, Debug)]
 pub struct Redriver {
     collections: Collections,
+    scope: RecordScope,
 }
 
 impl Redriver {
     /// Creates a redriver of these collections.
     pub fn new(collections: Collections) -> Self {
-        Self { collections }
+        Self { collections, scope: RecordScope::default() }
+    }
+
+    /// The same for single records within this scope.
+    #[must_use]
+    pub fn within(self, scope: RecordScope) -> Self {
+        Self { scope, ..self }
+    }
+
+    fn inspector(&self) -> Inspector {
+        Inspector::new(self.collections.clone()).within(self.scope.clone())
     }
 
     /// Changes the record with the first of these ids that exists.
@@ -215,7 +227,7 @@ impl Redriver {
         redrive: Redrive,
         ids: &[RawId],
     ) -> Result<Result<(), RedriveRefusal>, StoreError> {
-        let inspector = Inspector::new(self.collections.clone());
+        let inspector = self.inspector();
         // At most twice: its status may change between the read and the write.
         for _ in 0..2 {
             let Some(record) = inspector.show(ids).await? else {
@@ -247,11 +259,12 @@ impl Redriver {
         redrive: Redrive,
         ids: &[RawId],
     ) -> Result<Result<(), RedriveRefusal>, StoreError> {
-        let inspector = Inspector::new(self.collections.clone());
+        let inspector = self.inspector();
         let Some(record) = inspector.show(ids).await? else {
             return Ok(Err(RedriveRefusal::Missing));
         };
-        let filter = RawWriter::default().equal(ID, &record.id).fields(&redrive.filter()).finish();
+        let filter =
+            RawWriter::default().equal(ID, &record.id).fields(&self.filter(redrive)).finish();
         Ok(match inspector.first(&filter).await? {
             None => Err(refusal(redrive, &record.document)
                 .unwrap_or(RedriveRefusal::Leased { until: None })),
@@ -335,6 +348,13 @@ impl Redriver {
         Ok(())
     }
 
+    /// Matches records that can be changed, within the scope.
+    fn filter(&self, redrive: Redrive) -> Document {
+        let mut filter = redrive.filter();
+        filter.extend(self.scope.condition());
+        filter
+    }
+
     /// Sends one statement per list of ids, in order.
     async fn write(
         &self,
@@ -363,7 +383,7 @@ impl Redriver {
             .map(|ids| {
                 let among = RawWriter::default().list("$in", ids).finish();
                 let within_reach =
-                    RawWriter::default().document(ID, &among).fields(&redrive.filter());
+                    RawWriter::default().document(ID, &among).fields(&self.filter(redrive));
                 RawWriter::default().document("q", &within_reach.finish()).fields(&effect).finish()
             })
             .collect();

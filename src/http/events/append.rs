@@ -6,10 +6,11 @@ use axum::response::{IntoResponse, Response};
 use tracing::debug;
 
 use crate::events::json::AppendRequest;
-use crate::events::{AppendError, Appended};
+use crate::events::{Append, AppendError, Appended, EventStore};
 use crate::http::command::{AppendCommand, IdempotencyKey};
 use crate::http::entity_tag::{AppendCondition, EntityTag};
-use crate::http::extract::{AppendScope, Call};
+use crate::http::extract::{AppendScope, Call, NoParameters};
+use crate::http::limits::InStreams;
 use crate::http::location::location;
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
@@ -39,19 +40,25 @@ use crate::ops::problem_code::ProblemCode;
     ),
 )]
 pub(super) async fn append_events(
-    call: Call<AppendScope, AggregatePath>,
+    call: Call<AppendScope, AggregatePath, NoParameters, InStreams>,
     uri: Uri,
     headers: HeaderMap,
     AppendCommand { body, is_conditional }: AppendCommand,
 ) -> Result<Response, Problem> {
-    let append = body.into_append(call.path.name, call.path.id, trace::read(&headers));
-    let done = call.state.event_store()?.append(append).await.map_err(|error| {
-        let is_unmet = matches!(
-            error,
-            AppendError::VersionConflict { .. } | AppendError::DuplicateAggregate { .. }
-        );
-        let problem = Problem::from(error);
-        if is_conditional && is_unmet { problem.of_condition() } else { problem }
+    let mut append = body.into_append(call.path.name, call.path.id, trace::read(&headers));
+    call.reach.types(append.events.iter().map(|event| &*event.name))?;
+    append.tenant_id = call.reach.tenant(append.tenant_id)?;
+    let done = append_within(&call.reach, call.state.event_store()?, append).await;
+    let done = done.map_err(|refused| match refused {
+        Refused::Append(error) => {
+            let is_unmet = matches!(
+                error,
+                AppendError::VersionConflict { .. } | AppendError::DuplicateAggregate { .. }
+            );
+            let problem = Problem::from(error);
+            if is_conditional && is_unmet { problem.of_condition() } else { problem }
+        }
+        Refused::Foreign(problem) => problem,
     })?;
     debug!(
         actor = &*call.actor,
@@ -66,6 +73,39 @@ pub(super) async fn append_events(
     }
     let location = location(&format!("{}/{}", uri.path(), done.version));
     Ok((StatusCode::CREATED, tag, location, Json(done)).into_response())
+}
+
+/// Why nothing was appended.
+enum Refused {
+    Append(AppendError),
+    /// The stream, or the earlier request, is of another tenant.
+    Foreign(Problem),
+}
+
+/// Appends to a stream of the tenant, if the token is limited to tenants.
+async fn append_within(
+    reach: &InStreams,
+    store: &EventStore,
+    append: Append,
+) -> Result<Appended, Refused> {
+    let tenant = append.tenant_id.clone();
+    let (true, Some(tenant)) = (reach.tenants().is_some(), tenant) else {
+        return store.append(append).await.map_err(Refused::Append);
+    };
+    let id = append.id.clone();
+    match store.append_in(append, &[tenant]).await {
+        Ok(Some(done)) => Ok(done),
+        Ok(None) => {
+            let detail = format!("the tenant has no stream {:?}, and cannot begin it", id.as_str());
+            Err(Refused::Foreign(Problem::not_found(detail)))
+        }
+        // (Its text names the other aggregate.)
+        Err(AppendError::DuplicateRequest { .. }) => {
+            let detail = "another append has used this request id";
+            Err(Refused::Foreign(Problem::conflict(ProblemCode::DuplicateRequest, detail)))
+        }
+        Err(error) => Err(Refused::Append(error)),
+    }
 }
 
 impl From<AppendError> for Problem {

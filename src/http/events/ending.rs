@@ -4,12 +4,15 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 
 use crate::events::json::{EndRequest, EraseRequest};
-use crate::events::{Appended, EndError, Erasure, ErasureState};
+use crate::events::{Appended, EndError, Erasure, ErasureState, EventStore};
 use crate::http::command::{Command, IdempotencyKey};
-use crate::http::extract::{AdminScope, Call};
+use crate::http::extract::{AdminScope, Call, NoParameters};
+use crate::http::limits::InStreams;
 use crate::http::params::AggregatePath;
 use crate::http::problem::Problem;
 use crate::http::trace;
+
+type EndCall = Call<AdminScope, AggregatePath, NoParameters, InStreams>;
 
 /// End a stream: it accepts no further appends, its events cannot be read, and its snapshot is marked as deleted
 #[utoipa::path(post, path = "/v1/aggregates/{name}/{id}/end", tag = "events",
@@ -25,13 +28,15 @@ use crate::http::trace;
     ),
 )]
 pub(super) async fn end_stream(
-    call: Call<AdminScope, AggregatePath>,
+    call: EndCall,
     headers: HeaderMap,
     Command(body): Command<EndRequest>,
 ) -> Result<(StatusCode, Json<Appended>), Problem> {
     let request = body.into_ending(actor(&call), trace::read(&headers));
     let (name, id) = (&call.path.name, &call.path.id);
-    let done = call.state.event_store()?.end(name, id, request).await?;
+    let store = call.state.event_store()?;
+    check_known(&call, store).await?;
+    let done = store.end(name, id, request).await?;
     let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(done)))
 }
@@ -50,13 +55,15 @@ pub(super) async fn end_stream(
     ),
 )]
 pub(super) async fn erase_stream(
-    call: Call<AdminScope, AggregatePath>,
+    call: EndCall,
     headers: HeaderMap,
     Command(body): Command<EraseRequest>,
 ) -> Result<(StatusCode, Json<Erasure>), Problem> {
     let (request, pending) = body.into_ending(actor(&call), trace::read(&headers));
     let (name, id) = (&call.path.name, &call.path.id);
-    let done = call.state.event_store()?.erase(name, id, request, pending).await?;
+    let store = call.state.event_store()?;
+    check_known(&call, store).await?;
+    let done = store.erase(name, id, request, pending).await?;
     let status = match done.state {
         ErasureState::Complete => StatusCode::OK,
         ErasureState::Waiting | ErasureState::Running => StatusCode::ACCEPTED,
@@ -64,8 +71,17 @@ pub(super) async fn erase_stream(
     Ok((status, Json(done)))
 }
 
+/// Answers as for an unknown aggregate, if the stream is of another tenant than those of the token.
+async fn check_known(call: &EndCall, store: &EventStore) -> Result<(), Problem> {
+    let (name, id) = (&call.path.name, &call.path.id);
+    if call.reach.knows(store, name, id, None).await? {
+        return Ok(());
+    }
+    Err(EndError::UnknownAggregate { name: name.clone(), id: id.as_str().to_owned() }.into())
+}
+
 /// The name of the token; none where no tokens are configured.
-fn actor(call: &Call<AdminScope, AggregatePath>) -> Option<String> {
+fn actor(call: &EndCall) -> Option<String> {
     (!call.state.tokens.is_empty()).then(|| call.actor.to_string())
 }
 

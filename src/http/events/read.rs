@@ -11,6 +11,7 @@ use crate::events::{EventStream, Range, load_in_parts};
 use crate::http::answers::Answering;
 use crate::http::entity_tag::{EntityTag, ReadCondition};
 use crate::http::extract::{Call, ReadScope};
+use crate::http::limits::InStreams;
 use crate::http::list::Listed;
 use crate::http::params::{
     AggregatePath, Bounded, KindPath, Limit, TenantQuery, TimeText, VersionPath,
@@ -73,7 +74,7 @@ pub(super) struct EventsQuery {
     ),
 )]
 pub(super) async fn list_events(
-    call: Call<ReadScope, AggregatePath, EventsQuery>,
+    call: Call<ReadScope, AggregatePath, EventsQuery, InStreams>,
     answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -84,7 +85,7 @@ pub(super) async fn list_events(
         to_version: query.to_version.map(|version| version.0),
         from_time: query.from_time.map(|time| time.0),
         to_time: query.to_time.map(|time| time.0),
-        tenant_id: query.tenant_id,
+        tenant_id: call.reach.tenant(query.tenant_id)?,
         // One more is the beginning of the next part.
         limit: limit.map(|limit| limit + 1),
     };
@@ -93,7 +94,12 @@ pub(super) async fn list_events(
         return Err(Problem::invalid(flaws));
     }
     let events = call.state.event_store()?;
-    let version = events.check_open(&path.name, &path.id).await?;
+    let tenant = range.tenant_id.as_deref();
+    // A stream of another tenant is answered as an aggregate that does not exist.
+    let version = match call.reach.knows(events, &path.name, &path.id, tenant).await? {
+        true => events.check_open(&path.name, &path.id).await?,
+        false => 0,
+    };
     let tag = EntityTag(version);
     if tag.is_known_to(&headers) {
         return Ok((VARY, tag.not_modified()).into_response());
@@ -119,17 +125,20 @@ pub(super) async fn list_events(
     ),
 )]
 pub(super) async fn get_events_of_version(
-    call: Call<ReadScope, VersionPath, TenantQuery>,
+    call: Call<ReadScope, VersionPath, TenantQuery, InStreams>,
     answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let turn = answering.turn().await?;
     let VersionPath { name, id, version: Bounded(version) } = call.path;
-    let tenant = call.query.tenant_id.as_deref();
-    let found = call.state.event_store()?.single(&name, &id, version, tenant).await?;
+    let (store, tenant) = (call.state.event_store()?, call.reach.tenant(call.query.tenant_id)?);
     let missing =
         || Problem::not_found(format!("{name} {:?} has no version {version}", id.as_str()));
-    let found = found.ok_or_else(missing)?;
+    let tenant = tenant.as_deref();
+    if !call.reach.knows(store, &name, &id, tenant).await? {
+        return Err(missing());
+    }
+    let found = store.single(&name, &id, version, tenant).await?.ok_or_else(missing)?;
     EntityTag(found.version).answer(&headers, turn, &found).await
 }
 
@@ -146,16 +155,19 @@ pub(super) async fn get_events_of_version(
     ),
 )]
 pub(super) async fn get_last_events(
-    call: Call<ReadScope, AggregatePath, TenantQuery>,
+    call: Call<ReadScope, AggregatePath, TenantQuery, InStreams>,
     answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let turn = answering.turn().await?;
     let AggregatePath { name, id } = call.path;
-    let tenant = call.query.tenant_id.as_deref();
-    let found = call.state.event_store()?.last(&name, &id, tenant).await?;
+    let (store, tenant) = (call.state.event_store()?, call.reach.tenant(call.query.tenant_id)?);
     let missing = || Problem::not_found(format!("{name} {:?} has no events", id.as_str()));
-    let found = found.ok_or_else(missing)?;
+    let tenant = tenant.as_deref();
+    if !call.reach.knows(store, &name, &id, tenant).await? {
+        return Err(missing());
+    }
+    let found = store.last(&name, &id, tenant).await?.ok_or_else(missing)?;
     EntityTag(found.version).answer(&headers, turn, &found).await
 }
 
@@ -183,13 +195,13 @@ pub(super) struct AggregatesQuery {
     ),
 )]
 pub(super) async fn list_aggregates(
-    call: Call<ReadScope, KindPath, AggregatesQuery>,
+    call: Call<ReadScope, KindPath, AggregatesQuery, InStreams>,
 ) -> Result<Json<Listed<String>>, Problem> {
     let AggregatesQuery { after, limit, tenant_id } = call.query;
     let size = PageSize::of_answer(limit.map_or(DEFAULT_AGGREGATES, u32::from));
     let store = call.state.event_store()?;
-    let (name, tenant) = (&call.path.name, tenant_id.as_deref());
-    let page = store.aggregate_page(name, after.as_deref(), size, tenant).await?;
+    let (name, tenant) = (&call.path.name, call.reach.tenant(tenant_id)?);
+    let page = store.aggregate_page(name, after.as_deref(), size, tenant.as_deref()).await?;
     let next = page.ids.last().filter(|_| page.has_more).cloned();
     Ok(Json(Listed { items: page.ids, next, note: None }))
 }

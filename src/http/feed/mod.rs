@@ -14,6 +14,7 @@ use crate::events::feed::{FeedError, FeedEvent, FeedFilter};
 use crate::events::json::checked;
 use crate::http::answers::Answering;
 use crate::http::extract::{Call, NoParameters, ReadScope};
+use crate::http::limits::InStreams;
 use crate::http::params::{Bounded, Limit, Wait};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -98,14 +99,15 @@ struct FeedAnswer {
     ),
 )]
 async fn read_feed(
-    call: Call<ReadScope, NoParameters, FeedQuery>,
+    call: Call<ReadScope, NoParameters, FeedQuery, InStreams>,
     answering: Answering,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let is_stream = accepts(&headers, "text/event-stream");
     let is_lines = !is_stream && accepts(&headers, "application/x-ndjson");
     let FeedQuery { after, feed, aggregates, events, tenant_id, limit, wait } = call.query;
-    let aggregates = aggregates.unwrap_or_default().0;
+    let aggregates = call.reach.names(aggregates.unwrap_or_default().0)?;
+    let tenant_id = call.reach.tenant(tenant_id)?;
     let events = events.unwrap_or_default().0;
     let filter = FeedFilter { aggregates, events, tenant_id };
     let mut flaws = Vec::new();

@@ -20,7 +20,8 @@ use uuid::Uuid;
 use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request, Time, checked, if_present};
 use crate::http::command::IDEMPOTENCY_KEY;
-use crate::http::extract::{AppendScope, Body, Call};
+use crate::http::extract::{AppendScope, Body, Call, NoParameters};
+use crate::http::limits::InRecords;
 use crate::http::location::{below, location};
 use crate::http::params::{INVALID_ID, RecordIdText};
 use crate::http::problem::Problem;
@@ -175,10 +176,10 @@ pub(super) struct EnqueueAnswer {
     ),
 )]
 pub(super) async fn enqueue_outbox_record(
-    call: Call<AppendScope>,
+    call: Call<AppendScope, NoParameters, NoParameters, InRecords>,
     uri: Uri,
     headers: HeaderMap,
-    Body(body): Body<RecordRequest>,
+    Body(mut body): Body<RecordRequest>,
 ) -> Result<impl IntoResponse, Problem> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         // Ignored, it would promise what this call does not do.
@@ -186,6 +187,8 @@ pub(super) async fn enqueue_outbox_record(
             "this call accepts none; send an id: a repeated request with it enqueues nothing";
         return Err(Problem::wrong(IDEMPOTENCY_KEY, refused));
     }
+    call.reach.record(&body.kind, body.destination.as_deref())?;
+    body.tenant_id = call.reach.tenant(body.tenant_id)?;
     let services = call.state.services()?;
     let now = ServerClock::asked(services.collections.database()).await?;
     let raw = encode(body.into_document(&headers, now))?;

@@ -5,10 +5,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::http::extract::{Call, NoParameters, ReadScope};
+use crate::http::limits::InRecords;
 use crate::http::list::Listed;
 use crate::http::outbox::unknown_record;
 use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
 use crate::http::problem::Problem;
+use crate::http::state::Api;
 use crate::http::stored::RecordAnswer;
 use crate::json_view::{self, StoredDocument};
 use crate::outbox::inspect::Inspector;
@@ -103,7 +105,7 @@ pub(super) struct RecordsQuery {
     }))),
 )]
 pub(super) async fn list_outbox_records(
-    call: Call<ReadScope, NoParameters, RecordsQuery>,
+    call: Call<ReadScope, NoParameters, RecordsQuery, InRecords>,
 ) -> Result<Json<Listed<StoredDocument>>, Problem> {
     let query = call.query;
     let filter = Filter {
@@ -115,7 +117,7 @@ pub(super) async fn list_outbox_records(
         sort: query.sort,
     };
     let size = PageSize::of_answer(query.limit.map_or(DEFAULT_RECORDS, u32::from));
-    let inspector = Inspector::new(call.state.services()?.collections.clone());
+    let inspector = inspector(&call.state, &call.reach)?;
     let page = inspector.list(&filter, query.after.as_deref(), size).await?;
     let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
     let items = page.records.iter().map(json_view::decoded).collect();
@@ -134,10 +136,15 @@ pub(super) async fn list_outbox_records(
     ),
 )]
 pub(super) async fn get_outbox_record(
-    call: Call<ReadScope, RecordPath>,
+    call: Call<ReadScope, RecordPath, NoParameters, InRecords>,
 ) -> Result<Json<StoredDocument>, Problem> {
     let id = call.path.id;
-    let inspector = Inspector::new(call.state.services()?.collections.clone());
+    let inspector = inspector(&call.state, &call.reach)?;
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;
     Ok(Json(json_view::decoded(&found)))
+}
+
+/// Reads what the token may reach.
+fn inspector(state: &Api, reach: &InRecords) -> Result<Inspector, Problem> {
+    Ok(Inspector::new(state.services()?.collections.clone()).within(reach.scope()))
 }

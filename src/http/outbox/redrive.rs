@@ -8,10 +8,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::events::json::Request;
 use crate::http::extract::{AdminScope, Body, Call, NoBody};
+use crate::http::limits::InRecords;
 use crate::http::outbox::unknown_record;
-use crate::http::params::{RecordIdText, RecordPath};
+use crate::http::params::RecordPath;
 use crate::http::problem::Problem;
-use crate::http::state::Api;
 use crate::ops::problem_code::ProblemCode;
 use crate::outbox::redrive::{Redrive, RedriveFilter, RedriveRefusal, Redriver};
 use crate::wakeup::Wakeup;
@@ -94,13 +94,13 @@ pub(super) struct RequeueQuery {
     ),
 )]
 pub(super) async fn requeue_outbox_record(
-    call: Call<AdminScope, RecordPath, RequeueQuery>,
+    call: Call<AdminScope, RecordPath, RequeueQuery, InRecords>,
     _: NoBody,
 ) -> Result<Json<RequeueAnswer>, Problem> {
     let RequeueQuery { redeliver, dry_run } = call.query;
     let redrive = if redeliver == Some(true) { Redrive::Redeliver } else { Redrive::Requeue };
     let dry_run = dry_run == Some(true);
-    redrive_one(&call.actor, &call.state, redrive, &call.path.id, dry_run).await?;
+    redrive_one(&call, redrive, dry_run).await?;
     Ok(Json(RequeueAnswer { matched: 1, requeued: u64::from(!dry_run), note: None }))
 }
 
@@ -125,25 +125,24 @@ pub(super) struct DiscardQuery {
     ),
 )]
 pub(super) async fn discard_outbox_record(
-    call: Call<AdminScope, RecordPath, DiscardQuery>,
+    call: Call<AdminScope, RecordPath, DiscardQuery, InRecords>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
     let DiscardQuery { confirm, dry_run } = call.query;
     let redrive = if confirm == Some(true) { Redrive::Discard } else { Redrive::DiscardDead };
     let dry_run = dry_run == Some(true);
-    redrive_one(&call.actor, &call.state, redrive, &call.path.id, dry_run).await?;
+    redrive_one(&call, redrive, dry_run).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn redrive_one(
-    actor: &str,
-    state: &Api,
+async fn redrive_one<Q>(
+    call: &Call<AdminScope, RecordPath, Q, InRecords>,
     redrive: Redrive,
-    id: &RecordIdText,
     dry_run: bool,
 ) -> Result<(), Problem> {
-    let services = state.services()?;
-    let redriver = Redriver::new(services.collections.clone());
+    let (actor, id) = (&*call.actor, &call.path.id);
+    let services = call.state.services()?;
+    let redriver = Redriver::new(services.collections.clone()).within(call.reach.scope());
     let done = if dry_run {
         redriver.check(redrive, &id.ids()).await?
     } else {

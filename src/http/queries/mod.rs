@@ -21,6 +21,7 @@ use crate::events::query::{
 };
 use crate::http::answers::Answering;
 use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::limits::InStreams;
 use crate::http::params::{Bounded, KindPath, Limit, TenantQuery};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -169,7 +170,7 @@ struct CountAnswer {
     count: u64,
 }
 
-type QueryCall = Call<ReadScope, KindPath, TenantQuery>;
+type QueryCall = Call<ReadScope, KindPath, TenantQuery, InStreams>;
 
 /// Find events of all aggregates of a name by a condition
 ///
@@ -265,7 +266,8 @@ async fn query(
     answering: Answering,
 ) -> Result<Response, Problem> {
     let QueryRequest { condition, projection, sort, limit, after, page } = body;
-    let scope = QueryScope { tenant_id: call.query.tenant_id, ..QueryScope::default() };
+    let tenant_id = call.reach.tenant(call.query.tenant_id)?;
+    let scope = QueryScope { tenant_id, ..QueryScope::default() };
     let query = query_of(condition, projection, sort, scope)?;
     let name = &call.path.name;
     if let Some(page) = page {
@@ -310,7 +312,8 @@ async fn count(
     target: Target,
     body: CountRequest,
 ) -> Result<Json<CountAnswer>, Problem> {
-    let scope = QueryScope { tenant_id: call.query.tenant_id, ..QueryScope::default() };
+    let tenant_id = call.reach.tenant(call.query.tenant_id)?;
+    let scope = QueryScope { tenant_id, ..QueryScope::default() };
     let query = query_of(body.condition, None, None, scope)?;
     let count = call.state.queries()?.count(target, &call.path.name, &query).await?;
     Ok(Json(CountAnswer { count }))

@@ -19,8 +19,9 @@ use crate::events::query::{
     FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, QueryScope, Target,
 };
 use crate::http::answers::Answering;
-use crate::http::extract::{Body, Call, ReadScope};
+use crate::http::extract::{Body, Call, NoParameters, ReadScope};
 use crate::http::headers::read_single;
+use crate::http::limits::{Confined, InStreams};
 use crate::http::params::Bounded;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -116,21 +117,29 @@ struct WowPage<T> {
     list: Vec<T>,
 }
 
-type WowCall = Call<ReadScope, WowPath>;
+type WowCall = Call<ReadScope, WowPath, NoParameters, InStreams>;
 
-/// Whose documents a client of Wow may see: by the path, else by its headers.
+impl Confined<InStreams> for WowPath {
+    fn check(&self, reach: &InStreams) -> Result<(), Problem> {
+        reach.name(&self.name)
+    }
+}
+
+/// Whose documents a client of Wow may see: by the path, else by its headers, within the limits of its
+/// token.
 ///
 /// # Errors
 ///
 /// A header occurs twice, or is not ASCII. If it were ignored, a client would see documents of others.
-fn scope(path: &WowPath, headers: &HeaderMap) -> Result<QueryScope, Problem> {
+fn scope(call: &WowCall, headers: &HeaderMap) -> Result<QueryScope, Problem> {
+    let path = &call.path;
     let header = |name: &str| match read_single(headers, name) {
         Ok(id) => Ok(id.map(str::to_owned)),
         Err(flaw) => Err(Problem::invalid(vec![flaw])),
     };
     let (tenant, owner) = (header("command-tenant-id")?, header("command-owner-id")?);
     Ok(QueryScope {
-        tenant_id: path.tenant_id.clone().or(tenant),
+        tenant_id: call.reach.tenant(path.tenant_id.clone().or(tenant))?,
         owner_id: path.owner_id.clone().or(owner),
         space_id: header("wow-space-id")?,
     })
@@ -139,7 +148,7 @@ fn scope(path: &WowPath, headers: &HeaderMap) -> Result<QueryScope, Problem> {
 impl WowQuery {
     /// The query, in the order that Wow gives it: without the id at its end.
     fn query(self, call: &WowCall, headers: &HeaderMap, is_state: bool) -> Result<Query, Problem> {
-        let scope = scope(&call.path, headers)?;
+        let scope = scope(call, headers)?;
         let condition = self.condition.map(with_decimals);
         let query = query_of(condition, self.projection, self.sort, scope)?;
         let projection = match (query.projection, FieldName::new(STATE)) {
@@ -412,7 +421,7 @@ async fn count(
     target: Target,
     body: ConditionJson,
 ) -> Result<Json<u64>, Problem> {
-    let query = query_of(Some(with_decimals(body)), None, None, scope(&call.path, headers)?)?;
+    let query = query_of(Some(with_decimals(body)), None, None, scope(&call, headers)?)?;
     let counted = call.state.queries()?.count(target, &call.path.name, &query).await;
     // The body is the condition itself.
     let counted = counted.map_err(|error| match error {

@@ -15,7 +15,8 @@ use crate::events::subscriptions::{
     NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionEntry, SubscriptionKind,
     SubscriptionReport,
 };
-use crate::http::extract::{AdminScope, Body, Call, NoBody, ReadScope};
+use crate::http::extract::{AdminScope, Body, Call, NoBody, NoParameters, ReadScope};
+use crate::http::limits::InSubscriptions;
 use crate::http::list::Listed;
 use crate::http::location::{below, location};
 use crate::http::params::{Bounded, DurationText, Limit};
@@ -144,7 +145,7 @@ pub(super) async fn list_subscriptions(
     ),
 )]
 pub(super) async fn get_subscription(
-    call: Call<ReadScope, SubscriptionPath>,
+    call: Call<ReadScope, SubscriptionPath, NoParameters, InSubscriptions>,
 ) -> Result<Json<SubscriptionEntry>, Problem> {
     Ok(Json(call.state.subscriptions()?.show(call.path.name.as_str()).await?))
 }
@@ -160,7 +161,7 @@ pub(super) async fn get_subscription(
     ),
 )]
 pub(super) async fn delete_subscription(
-    call: Call<AdminScope, SubscriptionPath>,
+    call: Call<AdminScope, SubscriptionPath, NoParameters, InSubscriptions>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
     let name = call.path.name.as_str();
@@ -179,7 +180,7 @@ pub(super) async fn delete_subscription(
     ),
 )]
 pub(super) async fn pause_subscription(
-    call: Call<AdminScope, SubscriptionPath>,
+    call: Call<AdminScope, SubscriptionPath, NoParameters, InSubscriptions>,
     _: NoBody,
 ) -> Result<Json<SubscriptionReport>, Problem> {
     let name = call.path.name.as_str();
@@ -198,7 +199,7 @@ pub(super) async fn pause_subscription(
     ),
 )]
 pub(super) async fn resume_subscription(
-    call: Call<AdminScope, SubscriptionPath>,
+    call: Call<AdminScope, SubscriptionPath, NoParameters, InSubscriptions>,
     _: NoBody,
 ) -> Result<Json<SubscriptionReport>, Problem> {
     let name = call.path.name.as_str();
@@ -227,7 +228,7 @@ pub(super) struct ReplayQuery {
     ),
 )]
 pub(super) async fn replay_subscription(
-    call: Call<AdminScope, SubscriptionPath, ReplayQuery>,
+    call: Call<AdminScope, SubscriptionPath, ReplayQuery, InSubscriptions>,
     _: NoBody,
 ) -> Result<Json<SubscriptionReport>, Problem> {
     let name = call.path.name.as_str();
@@ -261,7 +262,7 @@ pub(super) struct ParkedQuery {
     ),
 )]
 pub(super) async fn list_parked_events(
-    call: Call<ReadScope, SubscriptionPath, ParkedQuery>,
+    call: Call<ReadScope, SubscriptionPath, ParkedQuery, InSubscriptions>,
 ) -> Result<Json<Listed<ParkedEvent>>, Problem> {
     let after = call.query.after.map_or(0, |after| after.0);
     let size = PageSize::of_answer(call.query.limit.map_or(DEFAULT_PARKED, u32::from));
@@ -299,7 +300,7 @@ pub(super) struct DiscardAnswer {
     ),
 )]
 pub(super) async fn discard_parked_events(
-    call: Call<AdminScope, SubscriptionPath, DiscardQuery>,
+    call: Call<AdminScope, SubscriptionPath, DiscardQuery, InSubscriptions>,
     _: NoBody,
 ) -> Result<Json<DiscardAnswer>, Problem> {
     let name = call.path.name.as_str();

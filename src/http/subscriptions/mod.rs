@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 
 use crate::events::feed::FeedError;
 use crate::events::subscriptions::SubscriptionError;
+use crate::http::limits::{Confined, InSubscriptions};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::names::SubscriptionName;
@@ -37,6 +38,12 @@ struct SubscriptionPath {
     /// The name of the subscription.
     #[param(inline)]
     name: SubscriptionName,
+}
+
+impl Confined<InSubscriptions> for SubscriptionPath {
+    fn check(&self, reach: &InSubscriptions) -> Result<(), Problem> {
+        reach.name(self.name.as_str())
+    }
 }
 
 impl From<SubscriptionError> for Problem {

@@ -13,7 +13,8 @@ use crate::events::Flaw;
 use crate::events::feed::FeedEvent;
 use crate::events::json::{IdText, Request};
 use crate::events::subscriptions::pull::request_flaws;
-use crate::http::extract::{Body, Call, ConsumeScope};
+use crate::http::extract::{Body, Call, ConsumeScope, NoParameters};
+use crate::http::limits::InSubscriptions;
 use crate::http::params::{Bounded, DurationText, Limit};
 use crate::http::problem::Problem;
 use crate::http::subscriptions::SubscriptionPath;
@@ -70,7 +71,7 @@ pub(super) struct PulledAnswer {
     ),
 )]
 pub(super) async fn pull_subscription_events(
-    call: Call<ConsumeScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath, NoParameters, InSubscriptions>,
     Body(body): Body<PullRequest>,
 ) -> Result<Json<PulledAnswer>, Problem> {
     let PullRequest { member, limit, wait } = body;
@@ -134,7 +135,7 @@ pub(super) struct AckAnswer {
     ),
 )]
 pub(super) async fn acknowledge_subscription_events(
-    call: Call<ConsumeScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath, NoParameters, InSubscriptions>,
     Body(body): Body<AckRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
     let name = call.path.name.as_str();
@@ -176,7 +177,7 @@ impl Request for ParkRequest {
     ),
 )]
 pub(super) async fn park_subscription_event(
-    call: Call<ConsumeScope, SubscriptionPath>,
+    call: Call<ConsumeScope, SubscriptionPath, NoParameters, InSubscriptions>,
     Body(body): Body<ParkRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
     let (name, position) = (call.path.name.as_str(), body.position.0);

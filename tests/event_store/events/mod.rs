@@ -6,6 +6,7 @@ mod failover;
 mod faults;
 mod group;
 mod reads;
+mod tenants;
 pub mod unit;
 mod unit_faults;
 mod unit_replays;

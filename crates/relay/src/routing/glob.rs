@@ -1,5 +1,7 @@
 //! Patterns over message types and destinations: `*` any run, `?` one character.
 
+use bson::raw::cstr;
+use bson::{Bson, Regex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,9 +36,38 @@ impl Glob {
     }
 
     /// The only text that matches, if there is one.
-    pub(super) fn literal(&self) -> Option<String> {
+    pub fn literal(&self) -> Option<String> {
         let is_literal = !self.pattern.iter().any(|c| matches!(c, '*' | '?'));
         is_literal.then(|| self.pattern.iter().collect())
+    }
+
+    /// What matches the same texts in a filter of MongoDB: the text, or a regular expression.
+    pub fn filter(&self) -> Bson {
+        if let Some(text) = self.literal() {
+            return text.into();
+        }
+        let mut pattern = String::from("^");
+        for char in &self.pattern {
+            match char {
+                '*' => pattern.push_str(".*"),
+                '?' => pattern.push('.'),
+                // The bytes of an expression end at a NUL.
+                '\0' => pattern.push_str("\\x00"),
+                literal => {
+                    if !literal.is_alphanumeric() && literal.is_ascii() {
+                        pattern.push('\\');
+                    }
+                    pattern.push(*literal);
+                }
+            }
+        }
+        // Not `$`, which also matches before a newline at the end.
+        pattern.push_str("\\z");
+        match pattern.try_into() {
+            Ok(pattern) => Bson::RegularExpression(Regex { pattern, options: cstr!("s").into() }),
+            // (It contains no NUL.)
+            Err(_) => String::from(self.clone()).into(),
+        }
     }
 
     /// Whether the whole of `text` matches.
@@ -72,7 +103,23 @@ impl Glob {
 
 #[cfg(test)]
 mod tests {
-    use super::Glob;
+    use super::*;
+
+    #[test]
+    fn filter_of_a_pattern_is_a_text_or_an_expression() {
+        assert_eq!(Glob::new("Order.Placed").filter(), Bson::from("Order.Placed"));
+        for (pattern, expected) in [
+            ("Order.*", "^Order\\..*\\z"),
+            ("a?[b]\\", "^a.\\[b\\]\\\\\\z"),
+            ("ä\0*", "^ä\\x00.*\\z"),
+        ] {
+            let Bson::RegularExpression(expression) = Glob::new(pattern).filter() else {
+                panic!("{pattern}")
+            };
+            assert_eq!(expression.pattern.as_str(), expected);
+            assert_eq!(expression.options.as_str(), "s");
+        }
+    }
 
     #[test]
     fn a_pattern_matches_the_whole_text_case_sensitively() {
