@@ -166,13 +166,14 @@ mod tests {
             "mongo.database=mongodb://u:hidden@h/db",
             "routes=[{headers = {a = \"https://u:hidden@h\", Authorization = \"Bearer hidden\", key_file = \"shown three\"}}]",
             "sinks.k.properties={\"sasl.password\" = \"hidden\", \"sasl.username\" = \"shown\"}",
-            "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\" }]",
+            "api.tokens=[\"hidden\", { name = \"shown too\", token = \"hidden\", types = [\"shown*\"] }]",
             "events.context=u%3Ahidden%40h",
         ]));
 
         assert!(!printed.contains("hidden"), "{printed}");
         assert!(printed.contains("shown\""), "{printed}");
         assert!(printed.contains("shown too"), "{printed}");
+        assert!(printed.contains("shown*"), "{printed}");
         assert!(printed.contains("shown three"), "{printed}");
         assert!(toml::from_str::<Config>(&printed).is_ok(), "{printed}");
     }

@@ -147,7 +147,7 @@ impl RefusedLogins {
 }
 
 impl Unreported {
-    /// Adds one. Returns how many are to be reported now, if a line is due.
+    /// Adds one. Returns how many a line reports, if one is due now.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.refused += 1;
         let is_due = self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORT_INTERVAL);

@@ -289,6 +289,7 @@ fn api() -> Vec<Case> {
     vec![
         no_file().set(&["api.enabled=true", "api.listen=0.0.0.0:8080"]).says(&["--set: api.listen = \"0.0.0.0:8080\": accepts remote connections without authentication, with or without TLS; set api.tokens, bind to 127.0.0.1:8080, or set api.allow_unauthenticated = true if a proxy authenticates"]),
         no_file().set(&["api.enabled=true", "api.tls.cert_file=/a"]).says(&["api.tls.key_file: is not set, but api.tls.cert_file is; set both or neither"]),
+        no_file().set(&["api.enabled=true", "api.tokens=[{ name = \"a\", token = \"t\", tenants = [] }]"]).says(&["--set: api.tokens.0.tenants: must not be empty; remove it if the token is not limited by it"]),
         no_file().set(&["api.enabled=true", "api.listen=0.0.0.0:8080", "api.tokens=[\"t\"]"]).says(&["--set: api.tokens.0 = \"***\": has fewer than 16 characters, and api.listen accepts remote connections; set a longer one, such as the output of openssl rand -hex 32"]),
         no_file().set(&["api.enabled=true", "api.tokens=[\"\"]"]).says(&["--set: api.tokens.0 = \"***\": must contain only ASCII letters, digits and punctuation, and at least one character"]),
         no_file().set(&["api.enabled=true", "api.tokens=[\"t\", \"t\"]"]).says(&["--set: api.tokens.1 = \"***\": is the same token as another one; set a different token"]),

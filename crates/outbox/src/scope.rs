@@ -42,7 +42,7 @@ impl RecordScope {
         if self.conditions.is_empty() {
             return Document::new();
         }
-        // Beside other conditions on the same fields.
+        // In addition to other conditions on the same fields.
         doc! { "$and": [&self.conditions] }
     }
 }

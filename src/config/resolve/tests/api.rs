@@ -32,6 +32,11 @@ fn each_broken_rule_names_its_key_and_no_secret() {
         ),
         ("api.tokens=[{name = \"a\", token = \"hush\", scopes = []}]", "api.tokens.0.scopes"),
         (
+            "api.tokens=[{name = \"a\", token = \"hush\", aggregates = []}]",
+            "api.tokens.0.aggregates",
+        ),
+        ("api.tokens=[{name = \"a\", token = \"hush\", tenants = [\"\"]}]", "api.tokens.0.tenants"),
+        (
             "api.tokens=[{name = \"a\", token = \"hush\"}, {name = \"a\", token = \"hush2\"}]",
             "api.tokens.1.name",
         ),
@@ -81,6 +86,13 @@ fn token_beyond_loopback_has_16_characters() {
         }
     }
     assert!(with(&["api.listen=localhost:1", table]).is_ok());
+}
+
+#[test]
+fn token_may_be_limited_to_name_no_destination() {
+    let tokens = "api.tokens=[{name = \"a\", token = \"hush\", destinations = []}]";
+
+    assert!(with(&[tokens]).is_ok());
 }
 
 #[test]
