@@ -29,7 +29,7 @@
 //!
 //! | crate | what it holds |
 //! |---|---|
-//! | `postrider-settings` | kinds of values in the configuration: durations, sizes, secrets |
+//! | `postrider-settings` | kinds of values in the configuration: durations, sizes, secrets, globs |
 //! | [`store`] | MongoDB: connection, errors, clock, conditional writes; collections and indexes as they should be |
 //! | [`outbox`] | the records: enqueue, read, lease, settle, repair, inspect; the hash of keys |
 //! | [`events`] | the event store: appends, [`snapshot`]s, [`prepare`] keys, in a [`context`] |

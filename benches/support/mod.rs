@@ -30,10 +30,11 @@ use postrider::partition::owned::OwnedPartitions;
 use postrider::partition::suspension::SuspensionDetector;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
-use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::routing::{Router, SinkRules, Template};
 use postrider::schema::{self, SchemaOptions};
 use postrider::sink::{Message, PublishError, Sink, SinkDown};
 use postrider::wakeup::Wakeup;
+use postrider_settings::Glob;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use postrider_settings::secret::{SecretText, read_file};
 use postrider_settings::units::{HumanDuration, HumanSize};
-use postrider_settings::{Rules, did_you_mean};
+use postrider_settings::{Glob, Rules, did_you_mean};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -15,7 +15,6 @@ use crate::http::limits::Limits;
 use crate::http::tls::TlsFiles;
 use crate::ops::config::listen_host;
 use crate::ops::origin::is_loopback;
-use crate::routing::Glob;
 
 /// The fewest characters of a token beyond loopback, where it can be guessed from other hosts.
 const MIN_REMOTE_TOKEN: usize = 16;

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use postrider_settings::Glob;
+
 use crate::events::{EventStore, Tenancy};
 use crate::http::auth::TokenHolder;
 use crate::http::extract::NoParameters;
@@ -13,7 +15,6 @@ use crate::http::params::{AggregatePath, KindPath, RecordPath, VersionPath};
 use crate::http::problem::Problem;
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::scope::RecordScope;
-use crate::routing::Glob;
 
 /// The limits of a token; by default none.
 #[derive(Clone, Debug, Default, PartialEq)]

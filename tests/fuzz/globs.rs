@@ -1,6 +1,6 @@
 //! Globs, compared with a matcher that tries every split.
 
-use postrider::routing::Glob;
+use postrider_settings::Glob;
 use proptest::prelude::*;
 
 use crate::{arbitrary, corpus};

@@ -6,8 +6,9 @@ use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use postrider::ids::SinkName;
 use postrider::partition::owned::OwnedPartitions;
-use postrider::routing::{Glob, Route, Router, SinkRules, Template};
+use postrider::routing::{Route, Router, SinkRules, Template};
 use postrider::wakeup::Wakeup;
+use postrider_settings::Glob;
 use tokio::sync::watch;
 
 use crate::support::outbox::{TestOutbox, eventually, record};

@@ -17,17 +17,20 @@
 //! | [`units`] | durations and sizes |
 //! | [`secret`] | URIs and texts that may hold a password; files that hold one |
 //! | [`properties`] | properties by dotted names |
+//! | [`glob`] | patterns over names |
 //! | [`rules`] | the violations that a part finds in its section |
 //! | [`tls`] | the files of a TLS connection |
 //! | [`files`] | reading the files that a configuration names |
 
 pub mod files;
+pub mod glob;
 pub mod properties;
 pub mod rules;
 pub mod secret;
 pub mod tls;
 pub mod units;
 
+pub use glob::Glob;
 pub use rules::{Rules, Violation, did_you_mean};
 pub use tls::TlsConfig;
 

@@ -7,10 +7,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use postrider_outbox::ids::SinkName;
-use postrider_relay::routing::{Glob, SinkRules};
+use postrider_relay::routing::SinkRules;
 use postrider_relay::sink::{Address, PublishError, Sink, SinkDown};
-use postrider_settings::Rules;
 use postrider_settings::units::HumanDuration;
+use postrider_settings::{Glob, Rules};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use postrider_outbox::ids::SinkName;
-use postrider_relay::routing::{Glob, SinkRules};
+use postrider_relay::routing::SinkRules;
 use postrider_relay::sink::{Address, Message, PublishError, Sink, SinkDown};
-use postrider_settings::Rules;
+use postrider_settings::{Glob, Rules};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::Error as _;

@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_relay::routing::{Glob, SinkRules, Template};
+use postrider_relay::routing::{SinkRules, Template};
 use postrider_relay::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
-use postrider_settings::Rules;
+use postrider_settings::{Glob, Rules};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncWrite, AsyncWriteExt};

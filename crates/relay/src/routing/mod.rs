@@ -1,17 +1,16 @@
 //! Which sink a record goes to, and where within it.
 
-mod glob;
 mod input;
 mod template;
 
 use std::collections::BTreeMap;
 
-pub use glob::Glob;
 pub use input::RouteInput;
 pub use template::{Missing, Template, TemplateError};
 
 use postrider_outbox::ids::SinkName;
 use postrider_outbox::reason::DeadReason;
+use postrider_settings::Glob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

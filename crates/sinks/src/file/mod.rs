@@ -18,9 +18,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_relay::routing::{Glob, SinkRules, Template};
+use postrider_relay::routing::{SinkRules, Template};
 use postrider_relay::sink::{Message, PublishError, PublishFailure, Sink, SinkDown};
-use postrider_settings::Rules;
+use postrider_settings::{Glob, Rules};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::active_link::{ActiveLink, Link};

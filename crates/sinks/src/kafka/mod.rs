@@ -40,10 +40,10 @@ mod topics;
 
 use std::sync::Arc;
 
-use postrider_relay::routing::{Glob, SinkRules};
+use postrider_relay::routing::SinkRules;
 use postrider_relay::sink::{Address, Message, PublishError, PublishFailure, Sink, SinkDown};
 use postrider_settings::secret::{check_hosts, read_file, read_password};
-use postrider_settings::{Rules, quoted};
+use postrider_settings::{Glob, Rules, quoted};
 use tokio::time::Instant;
 use tracing::info;
 

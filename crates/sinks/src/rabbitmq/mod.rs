@@ -45,10 +45,10 @@ use std::sync::Arc;
 
 use lapin::uri::AMQPScheme;
 use parking_lot::Mutex;
-use postrider_relay::routing::{Glob, SinkRules};
+use postrider_relay::routing::SinkRules;
 use postrider_relay::sink::{Address, Message, PublishError, Sink, SinkDown};
-use postrider_settings::Rules;
 use postrider_settings::secret::read_password;
+use postrider_settings::{Glob, Rules};
 use tokio::time::Instant;
 
 use crate::active_link::{ActiveLink, Link as _};

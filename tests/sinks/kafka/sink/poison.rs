@@ -7,9 +7,10 @@ use postrider::ids::SinkName;
 use postrider::partition::owned::OwnedPartitions;
 use postrider::relay::RelayParts;
 use postrider::relay::settings::Settings;
-use postrider::routing::{Glob, Router, SinkRules, Template};
+use postrider::routing::{Router, SinkRules, Template};
 use postrider::sink::Sink;
 use postrider::wakeup::Wakeup;
+use postrider_settings::Glob;
 use tokio::sync::watch;
 
 use super::util::{AMPLE_TIMEOUT, sink};

@@ -1,4 +1,4 @@
-//! Patterns over message types and destinations: `*` any run, `?` one character.
+//! Patterns over names, message types and destinations: `*` any run, `?` one character.
 
 use bson::raw::cstr;
 use bson::{Bson, Regex};
@@ -31,7 +31,7 @@ impl Glob {
     }
 
     /// Whether every text matches.
-    pub(super) fn matches_all(&self) -> bool {
+    pub fn matches_all(&self) -> bool {
         !self.pattern.is_empty() && self.pattern.iter().all(|c| *c == '*')
     }
 
