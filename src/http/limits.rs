@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use bson::raw::cstr;
+use bson::{Bson, Regex};
 use postrider_settings::Glob;
 
 use crate::events::{EventStore, Tenancy};
@@ -252,7 +254,7 @@ impl InRecords {
     /// The stored records that the token may reach.
     pub fn scope(&self) -> RecordScope {
         let Limits { types, destinations, tenants, .. } = &self.0.limits;
-        let filters = |globs: &Vec<Glob>| globs.iter().map(Glob::filter).collect();
+        let filters = |globs: &Vec<Glob>| globs.iter().map(matching).collect();
         let mut scope = RecordScope::default();
         if let Some(types) = types {
             scope = scope.of_types(filters(types));
@@ -344,6 +346,18 @@ fn uncovered(holder: &TokenHolder, what: &str, limit: &str) -> Problem {
     let detail =
         format!("is limited by {set}, which does not cover {what}; give it the limit {limit} too");
     Problem::beyond_limits(&holder.name, &detail)
+}
+
+/// What matches the same texts as a pattern in a filter of MongoDB: the text, or a regular expression.
+fn matching(glob: &Glob) -> Bson {
+    if let Some(text) = glob.literal() {
+        return text.into();
+    }
+    match glob.expression().try_into() {
+        Ok(pattern) => Bson::RegularExpression(Regex { pattern, options: cstr!("s").into() }),
+        // (It contains no NUL.)
+        Err(_) => Bson::from(glob.to_string()),
+    }
 }
 
 #[cfg(test)]
