@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::http::{StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use bson::{Bson, DateTime, doc};
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use crate::events::Flaw;
 use crate::events::json::{
     Form, IdText, Json as AnyJson, Request, Time, checked, if_present, parse, read,
 };
+use crate::http::answers::Answering;
 use crate::http::extract::{AppendScope, Body, Call, NoBody, ReadScope};
 use crate::http::location::location;
 use crate::http::params::DurationText;
@@ -154,10 +155,14 @@ async fn prepare_key(
         (status = 404, description = "`not_found`: the key is not reserved, or has expired"),
     ),
 )]
-async fn get_prepared_key(call: Call<ReadScope, KeyPath>) -> Result<Json<KeyAnswer>, Problem> {
+async fn get_prepared_key(
+    call: Call<ReadScope, KeyPath>,
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let (keys, key) = keys(&call.state, call.path)?;
     let held = keys.get(key.as_str()).await?.ok_or_else(|| not_reserved(&keys, &key))?;
-    Ok(KeyAnswer::new(&key, held.value, held.ttl_at))
+    turn.json(&KeyAnswer::new(&key, held.value, held.ttl_at).0).await
 }
 
 /// Change the value and the end of a reserved key

@@ -1,6 +1,5 @@
 //! Reads events and lists aggregates.
 
-use axum::Json;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
@@ -196,12 +195,14 @@ pub(super) struct AggregatesQuery {
 )]
 pub(super) async fn list_aggregates(
     call: Call<ReadScope, KindPath, AggregatesQuery, InStreams>,
-) -> Result<Json<Listed<String>>, Problem> {
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let AggregatesQuery { after, limit, tenant_id } = call.query;
     let size = PageSize::of_answer(limit.map_or(DEFAULT_AGGREGATES, u32::from));
     let store = call.state.event_store()?;
     let (name, tenant) = (&call.path.name, call.reach.tenant(tenant_id)?);
     let page = store.aggregate_page(name, after.as_deref(), size, tenant.as_deref()).await?;
     let next = page.ids.last().filter(|_| page.has_more).cloned();
-    Ok(Json(Listed { items: page.ids, next, note: None }))
+    turn.json(&Listed { items: page.ids, next, note: None }).await
 }

@@ -1,9 +1,11 @@
 //! Reads counts, lists and records.
 
 use axum::Json;
+use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::http::answers::Answering;
 use crate::http::extract::{Call, NoParameters, ReadScope};
 use crate::http::limits::InRecords;
 use crate::http::list::Listed;
@@ -12,7 +14,7 @@ use crate::http::params::{DurationText, Limit, RecordIdText, RecordPath};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 use crate::http::stored::RecordAnswer;
-use crate::json_view::{self, StoredDocument};
+use crate::json_view;
 use crate::outbox::inspect::Inspector;
 use crate::outbox::list::{Filter, Sort, StatusFilter};
 use crate::outbox::stats::{GroupBy, Groups, Stats};
@@ -106,7 +108,9 @@ pub(super) struct RecordsQuery {
 )]
 pub(super) async fn list_outbox_records(
     call: Call<ReadScope, NoParameters, RecordsQuery, InRecords>,
-) -> Result<Json<Listed<StoredDocument>>, Problem> {
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let query = call.query;
     let filter = Filter {
         status: query.status,
@@ -120,8 +124,8 @@ pub(super) async fn list_outbox_records(
     let inspector = inspector(&call.state, &call.reach)?;
     let page = inspector.list(&filter, query.after.as_deref(), size).await?;
     let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
-    let items = page.records.iter().map(json_view::decoded).collect();
-    Ok(Json(Listed { items, next: page.next, note: page.note }))
+    let items: Vec<_> = page.records.iter().map(json_view::decoded).collect();
+    turn.json(&Listed { items, next: page.next, note: page.note }).await
 }
 
 /// Read a record, with payload and headers
@@ -137,11 +141,13 @@ pub(super) async fn list_outbox_records(
 )]
 pub(super) async fn get_outbox_record(
     call: Call<ReadScope, RecordPath, NoParameters, InRecords>,
-) -> Result<Json<StoredDocument>, Problem> {
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let id = call.path.id;
     let inspector = inspector(&call.state, &call.reach)?;
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;
-    Ok(Json(json_view::decoded(&found)))
+    turn.json(&json_view::decoded(&found)).await
 }
 
 /// Reads what the token may reach.

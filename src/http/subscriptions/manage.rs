@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::http::{StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::{IntoParams, ToSchema};
@@ -15,6 +15,7 @@ use crate::events::subscriptions::{
     NewSubscription, ParkedEvent, SubscriptionDelivery, SubscriptionEntry, SubscriptionKind,
     SubscriptionReport,
 };
+use crate::http::answers::Answering;
 use crate::http::extract::{AdminScope, Body, Call, NoBody, NoParameters, ReadScope};
 use crate::http::limits::InSubscriptions;
 use crate::http::list::Listed;
@@ -263,14 +264,16 @@ pub(super) struct ParkedQuery {
 )]
 pub(super) async fn list_parked_events(
     call: Call<ReadScope, SubscriptionPath, ParkedQuery, InSubscriptions>,
-) -> Result<Json<Listed<ParkedEvent>>, Problem> {
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.turn().await?;
     let after = call.query.after.map_or(0, |after| after.0);
     let size = PageSize::of_answer(call.query.limit.map_or(DEFAULT_PARKED, u32::from));
     let outbox = &call.state.services()?.collections;
     let subscriptions = call.state.subscriptions()?;
     let page = subscriptions.parked(outbox, call.path.name.as_str(), after, size).await?;
     let next = page.next.map(|position| position.to_string());
-    Ok(Json(Listed { items: page.events, next, note: page.note }))
+    turn.json(&Listed { items: page.events, next, note: page.note }).await
 }
 
 /// The parked events to discard.

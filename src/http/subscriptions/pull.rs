@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::http::header::ALLOW;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::ToSchema;
@@ -13,6 +13,7 @@ use crate::events::Flaw;
 use crate::events::feed::FeedEvent;
 use crate::events::json::{IdText, Request};
 use crate::events::subscriptions::pull::request_flaws;
+use crate::http::answers::Answering;
 use crate::http::extract::{Body, Call, ConsumeScope, NoParameters};
 use crate::http::limits::InSubscriptions;
 use crate::http::params::{Bounded, DurationText, Limit};
@@ -72,8 +73,9 @@ pub(super) struct PulledAnswer {
 )]
 pub(super) async fn pull_subscription_events(
     call: Call<ConsumeScope, SubscriptionPath, NoParameters, InSubscriptions>,
+    answering: Answering,
     Body(body): Body<PullRequest>,
-) -> Result<Json<PulledAnswer>, Problem> {
+) -> Result<Response, Problem> {
     let PullRequest { member, limit, wait } = body;
     let limit = limit.map_or(DEFAULT_PULLED, u32::from) as usize;
     let wait = wait.map_or(Duration::ZERO, |wait| wait.0).min(call.state.timeout / 2);
@@ -84,14 +86,16 @@ pub(super) async fn pull_subscription_events(
         info!(actor = &*call.actor, subscription = name, member, "a member took the lease");
     }
     let lease_millis = u64::try_from(pulled.leased_for.as_millis()).unwrap_or(u64::MAX);
-    Ok(Json(PulledAnswer {
+    let answer = PulledAnswer {
         lease: pulled.lease,
         lease_millis,
         feed: pulled.feed,
         items: pulled.items,
         next: pulled.next,
         head: pulled.head,
-    }))
+    };
+    // (No more are in memory than there are subscriptions: one member has the lease.)
+    answering.turn().await?.json(&answer).await
 }
 
 /// Refuses the earlier form of a pull, in which a link or an image of any page could take the lease.
