@@ -9,6 +9,7 @@ mod backfill;
 mod erasures;
 mod lag;
 mod latency;
+mod names;
 mod read;
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,12 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 fn main() {
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let parts = ["backfill", "read", "latency", "appends", "lag", "erasures"];
+    let parts = ["backfill", "read", "names", "latency", "appends", "lag", "erasures"];
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         for part in parts.into_iter().filter(|part| support::is_chosen(&parts, part)) {
             match part {
                 "backfill" => backfill::measure().await,
                 "read" => read::measure().await,
+                "names" => names::measure().await,
                 "latency" => latency::measure().await,
                 "appends" => appends::measure().await,
                 "lag" => lag::measure().await,

@@ -11,6 +11,8 @@ mod checker_proofs;
 mod commands;
 mod disturbances;
 mod malformed;
+mod many_names;
+mod pages;
 mod positions;
 mod privileges;
 mod readers;

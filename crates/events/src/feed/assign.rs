@@ -10,6 +10,7 @@ use crate::commits::CommittedAppend;
 use crate::context::{CollectionKind, Context};
 use crate::feed::collections::StreamCollections;
 use crate::feed::lookup::{Early, early};
+use crate::feed::recent::Recent;
 use crate::feed::state::{FeedState, StateStore};
 use crate::integer::integral;
 use crate::names::AggregateName;
@@ -20,8 +21,8 @@ const ACTION: &str = "assign positions";
 /// What became of a batch.
 #[derive(Debug)]
 pub(super) enum Assigned {
-    /// A majority has it; the head is this.
-    All(i64),
+    /// A majority has it; the head is this, with the names of the last positions.
+    All(i64, Recent),
     /// Nothing was assigned: the head, its id or its owner has changed.
     StateChanged,
     /// Nothing was assigned: one of the appends has a position, or is gone.
@@ -45,7 +46,7 @@ pub(super) async fn assign(
     context: &Context,
     store: &StateStore,
     collections: &StreamCollections,
-    (owner, state): (&str, &FeedState),
+    (owner, state, recent): (&str, &FeedState, &Recent),
     batch: &[CommittedAppend],
     open_session: &mut Option<ClientSession>,
 ) -> Assigned {
@@ -53,14 +54,15 @@ pub(super) async fn assign(
         Ok(session) => session,
         Err(error) => return again_or_unknown(error),
     };
-    let filled = fill(&mut session, context, store, collections, (owner, state), batch).await;
+    let known = (owner, state, recent);
+    let filled = fill(&mut session, context, store, collections, known, batch).await;
     let outcome = match filled {
-        Ok(Filled::All(head)) => {
+        Ok(Filled::All(head, recent)) => {
             failpoint::hit("feed::before_commit");
             match commit(&mut session, ACTION).await {
                 CommitOutcome::Committed => {
                     failpoint::hit("feed::after_commit");
-                    Assigned::All(head)
+                    Assigned::All(head, recent)
                 }
                 CommitOutcome::Again(error) => Assigned::Again(error),
                 CommitOutcome::Unknown(error) => Assigned::Unknown(error),
@@ -93,7 +95,7 @@ pub(super) async fn assign(
 
 /// What the statements of the transaction have found.
 enum Filled {
-    All(i64),
+    All(i64, Recent),
     StateChanged,
     StreamsChanged,
     TooEarly(Vec<Early>),
@@ -105,12 +107,14 @@ async fn fill(
     context: &Context,
     store: &StateStore,
     collections: &StreamCollections,
-    (owner, state): (&str, &FeedState),
+    (owner, state, recent): (&str, &FeedState, &Recent),
     batch: &[CommittedAppend],
 ) -> Result<Filled, StoreError> {
     let (positions, head) = positions(state.head, batch);
+    let names = batch.iter().map(|append| &append.aggregate.0).collect();
+    let known = recent.moved(state.head, head, names);
     // First: of two sequencers, one meets a write conflict here and has written nothing.
-    let advancing = store.advance(session, owner, state, head);
+    let advancing = store.advance(session, owner, state, (head, recent.update(&known)));
     if !within(ACTION, limits::BATCH_TIMEOUT, advancing).await? {
         return Ok(Filled::StateChanged);
     }
@@ -137,7 +141,7 @@ async fn fill(
             return Ok(Filled::StreamsChanged);
         }
     }
-    Ok(Filled::All(head))
+    Ok(Filled::All(head, known))
 }
 
 /// The position of each append's last event, and the head behind them.

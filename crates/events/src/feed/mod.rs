@@ -31,13 +31,17 @@
 //! | `lookup`, `found` | reads of streams: what precedes appends, what became of them |
 //! | `follow`, `repeats`, `audit`, `scan` | what is reported to the sequencer, and what it finds |
 //! | `collections`, `highest` | the event streams and their index |
-//! | [`reader`], `page`, `invalid` | pages, waiting, a stream; what cannot be decoded |
+//! | [`reader`], `page`, `event`, `invalid` | pages, waiting, a stream; what cannot be decoded |
+//! | `places`, `recent`, `stretch` | which names have events at which positions, so that a page reads no others |
+//! | `fetch`, `union` | reads of the documents of a page: bounded, of many names in few commands |
 //! | [`filter`] | which events a reader wants |
 
 mod assign;
 mod audit;
 mod collections;
 mod error;
+mod event;
+mod fetch;
 pub mod filter;
 mod follow;
 mod found;
@@ -46,9 +50,11 @@ mod invalid;
 mod lookup;
 pub mod metrics;
 mod page;
+mod places;
 mod planner;
 mod process;
 pub mod reader;
+mod recent;
 mod repeats;
 mod report;
 mod scan;
@@ -56,12 +62,15 @@ pub mod sequencer;
 pub mod settings;
 mod state;
 mod status;
+mod stretch;
+mod union;
 mod work;
 
 pub(crate) use collections::aggregate_names;
 pub use error::FeedError;
+pub use event::{FeedEvent, FeedPage};
 pub use filter::FeedFilter;
-pub use page::{FeedEvent, FeedPage};
+pub use page::MAX_PAGE_BYTES;
 pub use reader::Feed;
 pub use report::{FeedBacklog, FeedReport};
 pub use sequencer::Sequencer;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::context::Context;
 use crate::feed::highest::highest_position;
 use crate::feed::metrics::FeedMetrics;
+use crate::feed::recent::Recent;
 use crate::feed::state::{FeedState, StateStore};
 use crate::feed::status::StatusReport;
 use crate::transaction::session;
@@ -51,7 +52,7 @@ impl Process {
     pub(super) async fn take_over(
         &self,
         kept: &mut Option<ClientSession>,
-    ) -> Result<Option<FeedState>, StoreError> {
+    ) -> Result<Option<(FeedState, Recent)>, StoreError> {
         if let Some(silent) = self.store.silent_session(&self.owner).await?
             && let Err(error) = kill_session(self.context.client(), &silent).await
         {
@@ -65,7 +66,10 @@ impl Process {
     }
 
     /// Takes or renews the right to assign positions. Creates the feed if there is none.
-    pub(super) async fn own(&self, session: &Document) -> Result<Option<FeedState>, StoreError> {
+    pub(super) async fn own(
+        &self,
+        session: &Document,
+    ) -> Result<Option<(FeedState, Recent)>, StoreError> {
         if let Some(state) = self.store.own(&self.owner, session).await? {
             return Ok(Some(state));
         }

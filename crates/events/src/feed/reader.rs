@@ -10,10 +10,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::context::Context;
 use crate::feed::error::FeedError;
+use crate::feed::event::{FeedEvent, FeedPage};
 use crate::feed::filter::FeedFilter;
 use crate::feed::highest::highest_position;
-use crate::feed::invalid::InvalidStreams;
-use crate::feed::page::{FeedEvent, FeedPage, PageRequest, page};
+use crate::feed::page::{Learned, PageRequest, page};
 use crate::feed::process::KnownHead;
 use crate::feed::report::{FeedBacklog, FeedReport};
 use crate::feed::sequencer::Sequencer;
@@ -52,15 +52,15 @@ pub struct Feed {
     context: Context,
     head: watch::Sender<KnownHead>,
     polled_at: std::sync::Arc<Mutex<Option<Instant>>>,
-    invalid: InvalidStreams,
+    learned: Learned,
 }
 
 impl Feed {
     /// The feed of this context. A [`Sequencer`] of any process creates it.
     pub fn new(context: Context) -> Self {
         let (head, _) = watch::channel(KnownHead::default());
-        let invalid = InvalidStreams::new();
-        Self { context, head, polled_at: std::sync::Arc::default(), invalid }
+        let learned = Learned::new();
+        Self { context, head, polled_at: std::sync::Arc::default(), learned }
     }
 
     /// The same feed, read in another context of the same databases. Both share what is known of the head.
@@ -113,7 +113,9 @@ impl Feed {
         renewed.ok_or(FeedError::Missing)
     }
 
-    /// Reads up to `limit` events behind a position of the feed with this id, if it is known.
+    /// Reads up to `limit` events behind a position of the feed with this id, if it is known. It ends before
+    /// that at [`MAX_PAGE_BYTES`](crate::feed::MAX_PAGE_BYTES), but not before its first event: read on from
+    /// `next` while that is below `head`.
     ///
     /// # Errors
     ///
@@ -126,7 +128,7 @@ impl Feed {
         limit: usize,
     ) -> Result<FeedPage, FeedError> {
         let request = PageRequest { feed, after, filter, limit: limit.max(1) };
-        page(&self.context, request, &self.invalid).await
+        page(&self.context, request, &self.learned).await
     }
 
     /// Resolves when the head is behind this position. While MongoDB fails, it waits.
@@ -167,7 +169,8 @@ impl Feed {
         }
     }
 
-    /// Streams pages behind a position, and waits for more at the end. Reads one page ahead.
+    /// Streams pages behind a position, and waits for more at the end. While the receiver works on a page, the
+    /// next one is read and kept, so a stream holds two pages at most.
     ///
     /// A page without events is sent only when it advances: store its `next` too.
     pub fn pages(
@@ -204,7 +207,8 @@ async fn read_pages(
     filter: FeedFilter,
     pages: mpsc::Sender<Result<FeedPage, FeedError>>,
 ) {
-    loop {
+    // Without the place for it, a page that was read would be a third one.
+    while let Ok(place) = pages.reserve().await {
         let page = from.page(feed.as_deref(), after, &filter, STREAM_PAGE).await;
         let is_error = page.is_err();
         let mut is_end = false;
@@ -217,7 +221,8 @@ async fn read_pages(
                 continue;
             }
         }
-        if pages.send(page).await.is_err() || is_error {
+        place.send(page);
+        if is_error {
             return;
         }
         if is_end {

@@ -89,8 +89,8 @@ impl Sequencer {
             owned = process.take_over(kept) => owned,
             () = stop.cancelled() => return Stopped::Asked,
         };
-        let state = match owned {
-            Ok(Some(state)) => state,
+        let (state, recent) = match owned {
+            Ok(Some(owned)) => owned,
             Ok(None) => return Stopped::Replaced,
             Err(error) => return error.into(),
         };
@@ -101,7 +101,7 @@ impl Sequencer {
         );
         process.metrics.owner.set(1.0);
         process.context.commits().listen();
-        let mut work = Work::new(process, &self.settings, state, kept);
+        let mut work = Work::new(process, &self.settings, (state, recent), kept);
         let stopped = work.run(stop).await;
         let is_open = work.is_open;
         // (The session stays here, since the state may still name it.)

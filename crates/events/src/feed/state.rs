@@ -1,6 +1,6 @@
 //! The document of the feed: its id, its head, and who may move it.
 //!
-//! `postrider_feed` has one document, `{_id: "feed", feed, head, names, owner, ownedUntil, session}`. Every
+//! `postrider_feed` has one document, `{_id: "feed", feed, head, names, recent, owner, ownedUntil, session}`. Every
 //! transaction that assigns positions moves `head` from the value that it has read, so two sequencers
 //! can never assign the same position. The owner's lease only avoids useless work. `session` is that of
 //! the owner's transactions: one that a dead owner has left open is ended by its successor.
@@ -14,6 +14,7 @@ use postrider_store::{DUPLICATE_KEY, StoreError, connect, limits, within};
 use uuid::Uuid;
 
 use crate::context::{CollectionKind, Context};
+use crate::feed::recent::{RECENT, Recent};
 use crate::integer::integral;
 use crate::names::AggregateName;
 
@@ -99,7 +100,7 @@ impl StateStore {
 
     /// Reads it from a majority.
     pub(super) async fn load(&self) -> Result<Option<FeedState>, StoreError> {
-        let finding = self.collection.find_one(filter());
+        let finding = self.collection.find_one(filter()).projection(doc! { RECENT: 0 });
         let found = within("read the state of the feed", limits::BATCH_TIMEOUT, finding).await?;
         found.as_ref().map(read).transpose()
     }
@@ -158,7 +159,7 @@ impl StateStore {
         &self,
         owner: &str,
         session: &Document,
-    ) -> Result<Option<FeedState>, StoreError> {
+    ) -> Result<Option<(FeedState, Recent)>, StoreError> {
         let mut free = filter();
         free.insert(
             "$or",
@@ -176,7 +177,7 @@ impl StateStore {
             .find_one_and_update(free, update)
             .return_document(ReturnDocument::After);
         let found = within("acquire the feed", limits::BATCH_TIMEOUT, taking).await?;
-        found.as_ref().map(read).transpose()
+        found.map(|found| Ok((read(&found)?, Recent::read(&found)))).transpose()
     }
 
     /// Gives the right up, so that another process does not wait for the end of the lease. Where the
@@ -194,8 +195,12 @@ impl StateStore {
     }
 
     /// Adds a name, before any of its streams gets a position: readers read the names of the document.
+    /// (Its collection may have had another name, and then it has recent positions.)
     pub(super) async fn add_names(&self, names: &[AggregateName]) -> Result<(), StoreError> {
-        let update = doc! { "$addToSet": { NAMES: { "$each": texts(names) } } };
+        let update = doc! {
+            "$addToSet": { NAMES: { "$each": texts(names) } },
+            "$unset": { RECENT: "" },
+        };
         let adding = self.collection.update_one(filter(), update);
         within("add an aggregate name to the feed", limits::BATCH_TIMEOUT, adding).await.map(drop)
     }
@@ -211,6 +216,7 @@ impl StateStore {
             FEED: Uuid::new_v4().to_string(),
             HEAD: { "$max": [format!("${HEAD}"), head] },
             NAMES: { "$setUnion": [known, texts(names)] },
+            RECENT: "$$REMOVE",
         } }];
         let renewing = self
             .collection
@@ -220,17 +226,19 @@ impl StateStore {
         found.as_ref().map(read).transpose()
     }
 
-    /// Moves the head in a transaction, from the state that the owner knows. `false`: it has changed.
+    /// Moves the head in a transaction, from the state that the owner knows. `false`: it has changed. The
+    /// `stages` of the same update say of which names the new positions are.
     pub(super) async fn advance(
         &self,
         session: &mut ClientSession,
         owner: &str,
         from: &FeedState,
-        head: i64,
+        (head, stages): (i64, Vec<Document>),
     ) -> mongodb::error::Result<bool> {
         let mut known = filter();
         known.extend(doc! { OWNER: owner, FEED: &from.feed, HEAD: from.head });
-        let update = vec![doc! { "$set": { HEAD: head, OWNED_UNTIL: until() } }];
+        let mut update = vec![doc! { "$set": { HEAD: head, OWNED_UNTIL: until() } }];
+        update.extend(stages);
         // (A transaction has one write concern, that of its commit.)
         let database = self.collection.client().database(&self.collection.namespace().db);
         let collection = database.collection::<Document>(COLLECTION);

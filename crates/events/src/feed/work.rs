@@ -22,6 +22,7 @@ use crate::feed::lookup::{Early, chain as predecessors, reread};
 use crate::feed::metrics::Source;
 use crate::feed::planner::plan;
 use crate::feed::process::{KnownHead, Process};
+use crate::feed::recent::Recent;
 use crate::feed::repeats::{Repeats, Reporter};
 use crate::feed::settings::FeedConfig;
 use crate::feed::state::{FeedState, LEASE};
@@ -72,6 +73,8 @@ impl From<StoreError> for Stopped {
 pub(super) struct Work<'a> {
     process: &'a Process,
     state: FeedState,
+    /// The names of its last positions.
+    recent: Recent,
     collections: StreamCollections,
     repeats: Repeats,
     /// What was reported as committed.
@@ -95,13 +98,14 @@ impl<'a> Work<'a> {
     pub(super) fn new(
         process: &'a Process,
         settings: &FeedConfig,
-        state: FeedState,
+        (state, recent): (FeedState, Recent),
         open_session: &'a mut Option<ClientSession>,
     ) -> Self {
         let context = process.context.clone();
         Self {
             process,
             state,
+            recent,
             collections: StreamCollections::new(context.clone()),
             repeats: Repeats::default(),
             reported: VecDeque::new(),
@@ -205,6 +209,7 @@ impl<'a> Work<'a> {
             self.collections.ready().filter(|name| !known.contains(name)).cloned().collect();
         if !new.is_empty() {
             self.process.store.add_names(&new).await?;
+            self.recent = Recent::default();
             self.state.names.extend(new);
         }
         Ok(())
@@ -213,8 +218,8 @@ impl<'a> Work<'a> {
     /// Renews the lease, and follows a change of the feed by an operator.
     async fn renew(&mut self) -> Result<(), Stopped> {
         let owned = self.process.own(&self.session).await?;
-        let Some(state) = owned else { return Err(Stopped::Replaced) };
-        self.state = state;
+        let Some(owned) = owned else { return Err(Stopped::Replaced) };
+        (self.state, self.recent) = owned;
         self.announce();
         Ok(())
     }
@@ -295,12 +300,12 @@ impl<'a> Work<'a> {
             return Ok(0);
         }
         let Process { context, store, owner, metrics, .. } = self.process;
-        let known = (owner.as_str(), &self.state);
+        let known = (owner.as_str(), &self.state, &self.recent);
         let collections = &self.collections;
         let assigned = assign(context, store, collections, known, &batch, self.open_session).await;
-        self.is_open = !matches!(assigned, Assigned::All(_));
+        self.is_open = !matches!(assigned, Assigned::All(..));
         match assigned {
-            Assigned::All(head) => {
+            Assigned::All(head, recent) => {
                 self.failures = 0;
                 for append in &batch {
                     if self.gaps.get(&append.aggregate) == Some(&append.version) {
@@ -309,7 +314,7 @@ impl<'a> Work<'a> {
                         self.audit.hasten();
                     }
                 }
-                self.state.head = head;
+                (self.state.head, self.recent) = (head, recent);
                 self.succeed();
                 metrics.sequenced(source, batch.len());
                 self.announce();

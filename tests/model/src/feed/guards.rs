@@ -3,7 +3,7 @@
 use super::Without::{
     AssignMajority, ByState, CompareFeed, CompareHead, CompareOwner, EmptyAside, Exists, GapAside,
     HighestHead, NamesFirst, NamesMajority, NamesWithHead, OneSnapshot, OneTransaction,
-    Predecessor, ReadPredecessor, ReaderMajority,
+    Predecessor, ReadPredecessor, ReaderMajority, RecentAtHead,
 };
 use super::{
     Bounds, COMPLETE, FINISH, KEPT, ORDER, SEEN, Without, bounds, check, deleted, empty, failing,
@@ -159,4 +159,11 @@ fn reader_sees_what_is_undone_when_it_reads_no_majority() {
 #[test]
 fn reader_skips_when_appends_without_events_count() {
     breaks("a page passes over appends without events", empty(), &[EmptyAside], SEEN);
+}
+
+#[test]
+fn reader_skips_when_the_last_names_do_not_reach_the_head() {
+    let name = "the names of the last positions reach the head";
+    let bounds = Bounds { recent: true, ..restored() };
+    breaks(name, bounds, &[RecentAtHead], SEEN);
 }

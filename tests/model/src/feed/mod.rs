@@ -26,7 +26,7 @@ use crate::walk::{Walk, walk};
 use planner::Memory;
 use reader::Reader;
 use step::{after, enabled};
-use store::{Batch, Document, Place, Store, create_time, places};
+use store::{Batch, Document, Place, Slot, Store, create_time, places};
 
 const AGGREGATES: usize = 2;
 const VERSIONS: usize = 3;
@@ -54,6 +54,8 @@ struct Bounds {
     page: u8,
     /// The reader wants one name only.
     filters: bool,
+    /// The document has the names of the last positions, and the reader asks no others.
+    recent: bool,
     /// A transaction whose sequencer has started again may be committed later.
     late_commits: bool,
     /// A stream, or its last document, may be deleted.
@@ -104,6 +106,8 @@ enum Without {
     ReaderMajority,
     /// A page passes over appends without events.
     EmptyAside,
+    /// The names of the last positions count where they reach the head.
+    RecentAtHead,
 }
 
 /// What a sequencer has read of the document.
@@ -112,6 +116,7 @@ struct Known {
     id: u8,
     head: u8,
     names: [bool; AGGREGATES],
+    last: Option<Slot>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -198,6 +203,19 @@ impl Bounds {
     fn events(&self, batch: &Batch) -> u8 {
         batch.iter().flatten().map(|place| self.width(*place)).sum()
     }
+
+    /// The names of the last positions after a transaction.
+    fn moved(&self, known: &Known, batch: &Batch) -> Option<Slot> {
+        let to = known.head + self.events(batch);
+        if !self.recent || to == known.head {
+            return known.last;
+        }
+        let mut names = [false; AGGREGATES];
+        for (aggregate, _) in batch.iter().flatten() {
+            names[self.name(*aggregate)] = true;
+        }
+        Some(Slot::moved(known.last, (known.head, to), names))
+    }
 }
 
 #[derive(Clone)]
@@ -209,7 +227,7 @@ impl Model for Feed {
 
     fn init_states(&self) -> Vec<State> {
         let names = [true, !self.0.late_name];
-        let feed = Document { id: 0, head: 0, names, owner: None, is_leased: false };
+        let feed = Document { id: 0, head: 0, names, owner: None, is_leased: false, last: None };
         let store = Store { feed: Some(feed), ..Store::default() };
         vec![State {
             now: store,
@@ -326,6 +344,7 @@ fn bounds() -> Bounds {
         chain: 2,
         page: 1,
         filters: false,
+        recent: false,
         late_commits: false,
         deletes: false,
         failovers: false,
@@ -406,6 +425,18 @@ fn feed_is_complete_when_names_are_undone() {
 #[test]
 fn feed_is_complete_when_it_is_restored() {
     check(restored()).assert_holds("`feed`: a restore", "test");
+}
+
+#[test]
+fn feed_is_complete_when_the_reader_asks_the_last_names() {
+    let bounds = Bounds { recent: true, failovers: true, ..named() };
+    check(bounds).assert_holds("`feed`: the names of the last positions, failovers", "test");
+}
+
+#[test]
+fn feed_is_complete_when_the_last_names_are_restored() {
+    let bounds = Bounds { recent: true, ..restored() };
+    check(bounds).assert_holds("`feed`: the names of the last positions, a restore", "test");
 }
 
 #[test]

@@ -72,8 +72,24 @@ type Found = (u8, Place);
 /// An event: its append, and its index there.
 type Item = (Place, u8);
 
+/// The store as a reader sees it that asks the names of the last positions only, where these are known.
+fn asked(snapshot: &Store, after: u8, bounds: &Bounds) -> Store {
+    let mut asked = *snapshot;
+    if let Some(feed) = &mut asked.feed
+        && let Some(last) = feed.last
+        && last.after <= after
+        && (last.to == feed.head || !bounds.has(Without::RecentAtHead))
+    {
+        for (name, is_last) in feed.names.iter_mut().zip(last.names) {
+            *name &= is_last;
+        }
+    }
+    asked
+}
+
 /// The events of a page, and up to which position it has read.
 fn page(snapshot: &Store, after: u8, bounds: &Bounds) -> (Vec<Item>, u8) {
+    let snapshot = &asked(snapshot, after, bounds);
     let head = snapshot.feed.map_or(0, |feed| feed.head);
     if !bounds.filters {
         let end = head.min(after + bounds.page);

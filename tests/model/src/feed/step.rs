@@ -230,8 +230,8 @@ impl State {
         (feed.owner, feed.is_leased) = (Some(at), true);
         self.now.feed = Some(feed);
         self.majority = self.now;
-        let Document { id, head, names, .. } = feed;
-        self.sequencers[at].known = Some(Known { id, head, names });
+        let Document { id, head, names, last, .. } = feed;
+        self.sequencers[at].known = Some(Known { id, head, names, last });
         true
     }
 
@@ -247,8 +247,10 @@ impl State {
         let new = |aggregate: &usize| !known.names[*aggregate] && self.now.has_name(*aggregate);
         for aggregate in (0..AGGREGATES).filter(new).collect::<Vec<_>>() {
             known.names[aggregate] = true;
+            known.last = None;
             if let Some(feed) = &mut self.now.feed {
                 feed.names[aggregate] = true;
+                feed.last = None;
             }
             if bounds.has(Without::NamesMajority) {
                 self.replicate(bounds);
@@ -284,6 +286,7 @@ impl State {
     fn learn(&mut self, at: usize, batch: &Batch, bounds: &Bounds) {
         let sequencer = &mut self.sequencers[at];
         if let Some(known) = &mut sequencer.known {
+            known.last = bounds.moved(known, batch);
             known.head += bounds.events(batch);
         }
         if !bounds.has(Without::ReadPredecessor) {
@@ -317,6 +320,7 @@ impl State {
             return Assigned::StreamsChanged;
         }
         feed.head = known.head + bounds.events(batch);
+        feed.last = bounds.moved(known, batch);
         feed.is_leased = true;
         if bounds.has(Without::OneTransaction) {
             self.write_positions(known.head, batch, bounds);
@@ -338,8 +342,15 @@ impl State {
 
     /// The document of a new feed, which may have had another one.
     fn new_feed(&self, store: &Store, before: Option<Document>, bounds: &Bounds) -> Document {
-        let empty =
-            Document { id: 0, head: 0, names: [false; AGGREGATES], owner: None, is_leased: false };
+        let empty = Document {
+            id: 0,
+            head: 0,
+            names: [false; AGGREGATES],
+            owner: None,
+            is_leased: false,
+            last: None,
+        };
+        // (A restored one keeps `recent`, as an earlier release leaves it.)
         let mut feed = Document { id: self.feeds, ..before.unwrap_or(empty) };
         if bounds.has(Without::HighestHead) {
             feed.head = feed.head.max(store.highest_position());

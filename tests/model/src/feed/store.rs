@@ -30,6 +30,26 @@ pub struct Document {
     pub owner: Option<usize>,
     /// The owner's lease has not ended.
     pub is_leased: bool,
+    /// The last slot of `recent`.
+    pub last: Option<Slot>,
+}
+
+/// The names that have events at these positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    pub after: u8,
+    pub to: u8,
+    pub names: [bool; AGGREGATES],
+}
+
+impl Slot {
+    /// The slot after a transaction, which moves the head: it grows by a name that it has.
+    pub fn moved(last: Option<Self>, (from, to): (u8, u8), names: [bool; AGGREGATES]) -> Self {
+        match last {
+            Some(last) if last.to == from && last.names == names => Self { to, ..last },
+            _ => Self { after: from, to, names },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
