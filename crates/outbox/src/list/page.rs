@@ -137,7 +137,9 @@ impl ListQuery<'_> {
             let ids: Vec<RawId> = some.iter().map(|one| RawId::of(one)).collect();
             // (These are stored ids, of which none is an operator.)
             let among = RawWriter::default().list("$in", &ids).finish();
-            let filter = RawWriter::default().document(ID, &among).finish();
+            // One may have been replaced by a record beyond the scope.
+            let scope = inspector.scope.condition();
+            let filter = RawWriter::default().document(ID, &among).fields(&scope).finish();
             let mut records = Gathered::new(PageSize::of_any_size(BATCH_RECORDS));
             inspector.gather(&filter, &doc! {}, ID_INDEX, &mut records).await?;
             let records = records.documents.into_iter();
