@@ -27,7 +27,7 @@ const MAX_POSITIONS: i64 = 10_000;
 const MAX_STRETCHES: usize = 16;
 
 /// How long a stretch is kept.
-const KEPT_FOR: Duration = Duration::from_secs(10);
+const KEPT_FOR: Duration = Duration::from_secs(60);
 
 const POSITIONS: &str = "positions";
 
