@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use postrider::events::feed::{Feed, FeedFilter};
 use postrider::events::subscriptions::{
@@ -150,9 +150,13 @@ impl RunningPusher {
 /// Whether a command has read events of `order` to copy them: not one event, as to measure the lag.
 pub fn is_page(command: &Command) -> bool {
     let batch = command.answer.get_document("cursor").and_then(|it| it.get_array("firstBatch"));
-    command.sent.get_str("find").is_ok_and(|name| name == "order_event_stream")
-        && !command.sent.contains_key("projection")
-        && command.sent.get_i64("limit").is_ok_and(|limit| limit > 1)
+    // A read of one event serves the lag.
+    let is_of_many = |stage: &Bson| {
+        let limit = stage.as_document().and_then(|stage| stage.get_i64("$limit").ok());
+        limit.is_some_and(|limit| limit > 1)
+    };
+    command.sent.get_str("aggregate").is_ok_and(|name| name == "order_event_stream")
+        && command.sent.get_array("pipeline").is_ok_and(|stages| stages.iter().any(is_of_many))
         && batch.is_ok_and(|batch| !batch.is_empty())
 }
 
