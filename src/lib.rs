@@ -46,10 +46,12 @@
 //! | module of the daemon | what it holds |
 //! |---|---|
 //! | [`config`] | settings: where they come from, what is wrong with them |
+//! | [`descriptors`] | the limit of file descriptors: raised, calculated, divided |
 //! | [`run`] | builds the parts, supervises them, ends them |
 //! | [`check`] | what `run` needs, found or not, and what to do |
 //! | [`ops`] | `/livez`, `/readyz`, `/metrics` |
 //! | [`http`] | the API: calls, tokens, limits, TLS, OpenAPI |
+//! | [`listener`] | the HTTP/1.1 listener of both ports: connections, their places, a graceful end |
 //! | [`cli`] | one file per command |
 //! | [`schema`] | scripts and roles for databases in which Postrider may create nothing |
 //! | [`telemetry`] | logs and metrics |
@@ -78,7 +80,9 @@ pub use postrider_relay::{change_stream, partition, routing};
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod descriptors;
 pub mod http;
+pub mod listener;
 pub mod ops;
 pub mod run;
 pub mod schema;

@@ -22,13 +22,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::change_stream::Follower;
 use crate::config::Resolved;
+use crate::descriptors::{self, DescriptorBudget};
 use crate::events::metrics::{AppendMetrics, ErasureMetrics};
-use crate::http::{Api, ApiServer, Drained};
+use crate::http::{Api, ApiServer};
 use crate::ids::{InstanceId, SinkName};
+use crate::listener::Drained;
 use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer, survey};
 use crate::outbox::inspect::Inspector;
 use crate::partition::heartbeat::Heartbeat;
@@ -48,7 +50,6 @@ use crate::run::instance::{
 use crate::run::startup::prepare;
 use crate::sink::configured::ConfiguredSink;
 use crate::sink::registry::AnySink;
-use crate::telemetry::chain;
 
 pub use error::RunError;
 
@@ -73,7 +74,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 ///
 /// [`RunError`]: a failed start, a shutdown that took too long, or a part that ended.
 pub async fn run(
-    plan: Resolved,
+    mut plan: Resolved,
     name: WantedName,
     metrics: PrometheusHandle,
     stop: CancellationToken,
@@ -81,12 +82,14 @@ pub async fn run(
     for warning in &plan.warnings {
         warn!("{warning}");
     }
+    let budget = divide_descriptors(&mut plan);
     let health = Health::default();
     health.set("store", HealthPart::down("not connected to MongoDB yet"));
     let ops = OpsServer::bind(&plan.ops_listen).await?;
     info!(address = %ops.address(), "serving /livez, /readyz, /metrics and /blocked-keys");
     let blocked = BlockedKeys::default();
-    let serving = ops.serve(health.clone(), metrics.clone(), blocked.clone());
+    let connections = budget.ops_connections();
+    let serving = ops.serve(connections, health.clone(), metrics.clone(), blocked.clone());
     let api = match &plan.api {
         Some((api, tokens)) => {
             let readers = plan.feed.as_ref().map_or(0, |feed| feed.max_readers);
@@ -108,14 +111,21 @@ pub async fn run(
     };
     tokio::select! {
         ended = working => ended,
-        ended = serving => {
-            if let Err(error) = ended {
-                error!(error = chain(&error), "the ops server failed");
-            }
-            Err(RunError::Uninvited("the ops server"))
-        }
+        () = serving => Err(RunError::Uninvited("the ops server")),
         () = keep_histograms(&metrics) => Err(RunError::Uninvited("the upkeep of metrics")),
     }
+}
+
+/// Raises the limit of file descriptors, and lowers the limits of the listeners if that is not enough.
+fn divide_descriptors(plan: &mut Resolved) -> DescriptorBudget {
+    let budget = DescriptorBudget::new(plan, descriptors::raise());
+    if !budget.is_enough() {
+        warn!(remedy = budget.remedy(), "{budget}");
+    }
+    if let Some((api, _)) = &mut plan.api {
+        api.max_connections = budget.api_connections();
+    }
+    budget
 }
 
 /// Serves the API until the stop, then waits up to `grace` for its requests and its appends.

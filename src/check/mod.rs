@@ -15,11 +15,13 @@
 //! | `privileges` | whether the user may do all that `run` does |
 //! | `context` | whether a database of the event store belongs to another context |
 //! | `feed` | what the feed needs, and its state |
+//! | `descriptors` | whether the process may open as many files as it may need |
 //! | `ports` | whether the ports of the servers are free |
 //! | `sinks` | whether brokers are reached, and have the configured destinations |
 
 mod clocks;
 mod context;
+mod descriptors;
 mod feed;
 pub mod finding;
 mod members;
@@ -42,6 +44,7 @@ use crate::config::Resolved;
 pub async fn probe(plan: &Resolved) -> Vec<Finding> {
     let (mut findings, sinks) = join(mongodb::probe(plan), sinks::probe(plan)).await;
     findings.extend(sinks);
+    findings.push(descriptors::probe(plan));
     findings.extend(ports::probe(plan).await);
     findings
 }

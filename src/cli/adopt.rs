@@ -22,9 +22,10 @@ use crate::cli::output::{self, Format, OutputArgs};
 use crate::cli::run::Signals;
 use crate::cli::store;
 use crate::config::{ConfigProblem, Resolved};
+use crate::descriptors;
 use crate::ids::RecordId;
 use crate::json_view::{self, StoredDocument};
-use crate::ops::{BlockedKeys, Health, HealthPart, OpsServer};
+use crate::ops::{BlockedKeys, Health, HealthPart, MAX_CONNECTIONS, OpsServer};
 use crate::outbox::collections::Collections;
 use crate::store::connect;
 use crate::telemetry;
@@ -143,6 +144,7 @@ async fn run_on(
 ) -> Result<(), Failure> {
     let (bridge, stop) = started(plan, mapping, options).await?;
     let bridge = Arc::new(bridge);
+    descriptors::raise();
     let ops = OpsServer::bind(&plan.ops_listen).await.map_err(anyhow::Error::from)?;
     info!(address = %ops.address(), "serving /livez, /readyz and /metrics");
     let health = Health::default();
@@ -155,8 +157,7 @@ async fn run_on(
         ended = bridge.run(options.from.as_ref(), options.restart, &stop) => {
             show(&ended.context("the bridge ended")?, "copied", None, options)
         }
-        ended = ops.serve(health, metrics, BlockedKeys::default()) => {
-            ended.context("the ops server failed")?;
+        () = ops.serve(MAX_CONNECTIONS, health, metrics, BlockedKeys::default()) => {
             Err(Failure::Failed(anyhow::Error::msg("the ops server ended")))
         }
     }

@@ -33,7 +33,7 @@ pub struct ApiConfig {
     #[serde(with = "HumanSize")]
     #[schemars(extend("x-at-least" = "1KiB", "x-at-most" = "64MiB"))]
     pub max_body: usize,
-    /// The most connections at a time. Further ones wait to be accepted.
+    /// The most connections at a time. A further one takes the place of the oldest one without a complete request; if there is none, it waits. Too few file descriptors lower the limit.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_connections: usize,
     /// The most requests at a time. Further ones are answered with 503 and `Retry-After`.

@@ -1,7 +1,7 @@
 //! The HTTP API behind `api.listen`.
 //!
 //! ```text
-//! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls
+//! connection → (TLS) → hyper: HTTP/1.1, limits of size and time     server, tls, crate::listener
 //!   → metrics                                                       metrics
 //!   → request id, permit, time limit, panics                        middleware
 //!     → route → Call<scope, path, query, reach>, Body, Command: types   extract, headers, params, auth, limits, command
@@ -53,15 +53,6 @@ use crate::http::problem::Problem;
 
 pub use server::{ApiServer, StartError};
 pub use state::{Api, Reading, Services};
-
-/// How the API ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
-    /// Every request was answered.
-    Whole,
-    /// This many connections were cut: their requests took too long.
-    Cut(usize),
-}
 
 /// All calls; those of Wow's clients if `api.wow_routes`.
 fn calls(has_wow: bool) -> OpenApiRouter<Api> {

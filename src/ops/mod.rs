@@ -13,5 +13,5 @@ mod survey;
 pub use bind::BindError;
 pub use blocked::BlockedKeys;
 pub use health::{Health, HealthPart, HealthStatus};
-pub use server::OpsServer;
+pub use server::{MAX_CONNECTIONS, OpsServer};
 pub use survey::survey;

@@ -1,8 +1,10 @@
 //! The HTTP server behind `ops.listen`.
 
-use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
@@ -12,23 +14,42 @@ use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
+use crate::listener::{Limits, Listener, Unread};
 use crate::ops::bind::{self, BindError};
 use crate::ops::blocked::{BlockedKeys, NoAnswer};
 use crate::ops::health::{Health, HealthStatus};
 use crate::ops::origin::{ForeignRequest, check_host, check_origin};
 
+/// The most connections at a time: enough for the kubelet, several scrapers and an operator.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// The longest time for a request's header, for a pause between two requests, and for a client that reads
+/// nothing.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The send buffer of a connection: a page of metrics fits, and many that are not read take little memory.
+const SEND_BUFFER_BYTES: usize = 128 << 10;
+
+/// How long a page of metrics is sent again: a page costs milliseconds, and any client may request it.
+const PAGE_LIFETIME: Duration = Duration::from_secs(1);
+
+/// The key of the address.
+const KEY: &str = "ops.listen";
+
 /// A server that is bound and not yet serving.
 #[derive(Debug)]
 pub struct OpsServer {
-    listener: TcpListener,
+    socket: TcpListener,
     address: SocketAddr,
 }
 
 #[derive(Clone)]
 struct Context {
     health: Health,
-    metrics: PrometheusHandle,
+    page: Arc<MetricsPage>,
     blocked: BlockedKeys,
 }
 
@@ -39,8 +60,8 @@ impl OpsServer {
     ///
     /// [`BindError`], with the key.
     pub async fn bind(address: &str) -> Result<Self, BindError> {
-        let (listener, address) = bind::bind("ops.listen", address).await?;
-        Ok(Self { listener, address })
+        let (socket, address) = bind::bind(KEY, address).await?;
+        Ok(Self { socket, address })
     }
 
     /// The bound address.
@@ -48,27 +69,33 @@ impl OpsServer {
         self.address
     }
 
-    /// Serves until the process ends.
-    ///
-    /// # Errors
-    ///
-    /// The listener failed: the process should end with it.
+    /// Serves until the process ends, at most this many connections at a time.
     pub async fn serve(
         self,
+        connections: usize,
         health: Health,
         metrics: PrometheusHandle,
         blocked: BlockedKeys,
-    ) -> io::Result<()> {
-        let context = Context { health, metrics, blocked };
+    ) {
+        let page = Arc::new(MetricsPage { metrics, latest: Mutex::default() });
+        let context = Context { health, page, blocked };
         let routes = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
-            .route("/metrics", get(page))
+            .route("/metrics", get(metrics_page))
             .route(BLOCKED_KEYS, get(blocked_keys))
             .layer(middleware::from_fn(refuse_foreign))
             .with_state(context);
-        let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
-        axum::serve(self.listener, routes).await
+        let limits = Limits {
+            connections,
+            header_timeout: CLIENT_TIMEOUT,
+            stall_timeout: CLIENT_TIMEOUT,
+            send_buffer: SEND_BUFFER_BYTES,
+            unread: Unread::Closed,
+        };
+        let listener = Listener::new(KEY, self.socket, limits);
+        // It answers as long as the process drains, too.
+        listener.serve(routes, || None, CancellationToken::new(), Duration::ZERO).await;
     }
 }
 
@@ -128,14 +155,36 @@ async fn blocked_keys(State(context): State<Context>, uri: Uri) -> impl IntoResp
     }
 }
 
-async fn page(State(context): State<Context>) -> impl IntoResponse {
-    // Rendering drains the histograms; `upkeep` does without scrapes.
-    let page = crate::telemetry::metrics::page(&context.metrics);
+async fn metrics_page(State(context): State<Context>) -> impl IntoResponse {
+    let page = context.page.get().await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
+}
+
+/// The page of metrics, which is made at most once per [`PAGE_LIFETIME`].
+struct MetricsPage {
+    metrics: PrometheusHandle,
+    latest: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl MetricsPage {
+    async fn get(&self) -> Bytes {
+        let mut latest = self.latest.lock().await;
+        if let Some((made, page)) = &*latest
+            && made.elapsed() < PAGE_LIFETIME
+        {
+            return page.clone();
+        }
+        // Rendering drains the histograms; `upkeep` does without scrapes.
+        let page = Bytes::from(crate::telemetry::metrics::page(&self.metrics));
+        *latest = Some((Instant::now(), page.clone()));
+        page
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
     use super::*;
 
     #[test]
@@ -157,5 +206,23 @@ mod tests {
 
             assert_eq!(check_local(&request.into_parts().0), expected, "{peer:?} {host}");
         }
+    }
+
+    #[tokio::test]
+    async fn metrics_page_is_made_once_a_second() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let page = MetricsPage { metrics: recorder.handle(), latest: Mutex::default() };
+        metrics::with_local_recorder(&recorder, || metrics::gauge!("first").set(1.0));
+        let first = page.get().await;
+        metrics::with_local_recorder(&recorder, || metrics::gauge!("second").set(1.0));
+
+        let mut made = page.latest.lock().await.take().unwrap();
+        made.0 = Instant::now();
+        *page.latest.lock().await = Some(made.clone());
+        assert_eq!(page.get().await, first);
+
+        made.0 -= PAGE_LIFETIME;
+        *page.latest.lock().await = Some(made);
+        assert!(String::from_utf8_lossy(&page.get().await).contains("\nsecond 1"));
     }
 }

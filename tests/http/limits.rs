@@ -4,13 +4,21 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::api::{Answer, Api, converse, read_to_end};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::outbox::{TestOutbox, eventually, mongodb_uri};
 
 const STATS: &str = "/v1/outbox/stats";
+
+/// A request whose body the server awaits, and says so.
+const AWAITED_BODY: &str = "POST /v1/outbox/records HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+    content-type: application/json\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n";
+
+const PLAIN_REQUEST: &str =
+    "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
 /// A process that reaches MongoDB by a proxy.
 pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, FaultProxy) {
@@ -90,43 +98,98 @@ async fn incomplete_header_or_body_times_out() {
     api.stop().await;
 }
 
-#[fixture::test]
-async fn header_size_is_limited() {
-    let outbox = TestOutbox::new().await;
-    let api = Api::start(&outbox, &[]).await;
-    let padded = |length| {
+/// A request whose header has this many bytes, by its path or by a field.
+fn request_of(bytes: usize, by_path: bool) -> String {
+    let request = |pad: &str| {
+        let (path, field) = if by_path { (pad, "") } else { ("", pad) };
         format!(
-            "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: {}\r\n\r\n",
-            "x".repeat(length)
+            "GET /livez?{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: {field}\r\n\r\n"
         )
     };
+    let pad = "x".repeat(bytes - request("").len());
+    request(&pad)
+}
 
-    let fits = converse(api.connect().await, &padded(16 << 10)).await;
-    let not = converse(api.connect().await, &padded(64 << 10)).await;
+#[fixture::test]
+async fn header_size_is_limited_to_32_kib_on_both_ports() {
+    const LIMIT: usize = 32 << 10;
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    // (The API has no such page.)
+    let ports = [(api.postrider.address().await, "200"), (api.address, "404")];
 
-    assert!(fits.starts_with("HTTP/1.1 200 "), "{fits}");
-    assert!(not.starts_with("HTTP/1.1 431 "), "{not}");
+    for (address, status) in ports {
+        for by_path in [true, false] {
+            for (bytes, expected) in [(LIMIT, status), (LIMIT + 1, "431"), (3 * LIMIT, "431")] {
+                let stream = TcpStream::connect(address).await.unwrap();
+                let answer = converse(stream, &request_of(bytes, by_path)).await;
+                let expected = format!("HTTP/1.1 {expected} ");
+                assert!(answer.starts_with(&expected), "{bytes}, {by_path}: {answer}");
+            }
+        }
+    }
     api.stop().await;
 }
 
 #[fixture::test]
-async fn excess_connections_wait() {
+async fn full_listener_closes_the_oldest_idle_connection() {
     let outbox = TestOutbox::new().await;
-    let api = Api::start(&outbox, &["api.max_connections=1", "api.timeout=20s"]).await;
-    // The client's own connection ends with its pool.
-    let Api { postrider, address, client } = api;
-    drop(client);
-    let first = tokio::net::TcpStream::connect(address).await.unwrap();
-    let mut second = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    second.write_all(request).await.unwrap();
+    let api = Api::start(&outbox, &["api.max_connections=2"]).await;
+    let mut half = api.connect().await;
+    half.write_all(b"GET /openapi.json HTTP/1.1\r\nhos").await.unwrap();
+    let idle = api.connect().await;
 
-    let mut answering = tokio::spawn(read_to_end(second));
-    let early = tokio::time::timeout(Duration::from_millis(300), &mut answering).await;
-    assert!(early.is_err(), "it was answered beside the first");
-    drop(first);
-    let answer = answering.await;
+    let answer = converse(api.connect().await, PLAIN_REQUEST).await;
 
-    assert!(answer.unwrap().starts_with("HTTP/1.1 200 "));
-    Api { postrider, address, client: reqwest::Client::new() }.stop().await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(read_to_end(half).await, "");
+    // The place of the third is free again.
+    let answer = converse(idle, PLAIN_REQUEST).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    api.stop().await;
+}
+
+#[fixture::test]
+async fn connections_that_are_answered_keep_their_places() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.max_connections=1"]).await;
+    let mut first = api.connect().await;
+    first.write_all(AWAITED_BODY.as_bytes()).await.unwrap();
+    let mut begun = [0; b"HTTP/1.1 100 ".len()];
+    first.read_exact(&mut begun).await.unwrap();
+    let mut second = tokio::spawn(converse(api.connect().await, PLAIN_REQUEST));
+
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut second).await;
+    assert!(early.is_err(), "it was answered next to the first");
+    let answer = converse(first, "{}").await;
+
+    assert!(answer.contains("HTTP/1.1 422 "), "{answer}");
+    assert!(second.await.unwrap().starts_with("HTTP/1.1 200 "));
+    api.stop().await;
+}
+
+/// Clients that request long pages and read nothing occupied the port for operators.
+#[fixture::test]
+async fn clients_that_read_nothing_stop_no_probe() {
+    const CLIENTS: usize = 100;
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let ops = api.postrider.address().await;
+    let mut held = Vec::new();
+    for _ in 0..CLIENTS {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(ops).await.unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(1_000);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+
+    let begin = Instant::now();
+    let request = "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let answer = converse(TcpStream::connect(ops).await.unwrap(), request).await;
+
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    api.stop().await;
 }

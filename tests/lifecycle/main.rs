@@ -6,6 +6,7 @@
 mod support;
 
 mod crash;
+mod descriptors;
 mod hanging;
 mod health;
 mod in_place;

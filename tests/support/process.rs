@@ -192,6 +192,12 @@ fn collect(from: impl Read + Send + 'static, to: Arc<Mutex<String>>) -> JoinHand
     })
 }
 
+/// One sample of a page of metrics, by its full name with labels.
+fn sample(page: &str, series: &str) -> Option<f64> {
+    let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    Some(value.parse().unwrap())
+}
+
 /// `run` with these settings, as [`Postrider::start`] starts it.
 pub fn run_with(settings: &[String]) -> Command {
     let always = ["ops.listen=127.0.0.1:0".to_owned(), "log.format=json".to_owned()];
@@ -202,7 +208,12 @@ pub fn run_with(settings: &[String]) -> Command {
 pub struct Postrider {
     process: Process,
     http: reqwest::Client,
+    /// When a page of metrics was read: the next one is made a second later.
+    scraped: Mutex<Option<Instant>>,
 }
+
+/// How long the process sends the same page of metrics again.
+const PAGE_LIFETIME: Duration = Duration::from_secs(1);
 
 impl Postrider {
     /// Starts it with these settings (`section.key=value`), which override the two that are always
@@ -220,7 +231,9 @@ impl Postrider {
 
     /// Starts a command of the caller, which must log JSON where its address is needed.
     pub fn of(command: Command) -> Self {
-        Self { process: Process::spawn(command), http: reqwest::Client::new() }
+        // A connection of its own for each request: one that is kept may be closed by the server at the same time.
+        let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { process: Process::spawn(command), http, scraped: Mutex::default() }
     }
 
     /// The address of its ops server, once that is bound.
@@ -239,9 +252,18 @@ impl Postrider {
     }
 
     async fn try_get(&self, path: &str) -> reqwest::Result<(u16, String)> {
+        let is_metrics = path == "/metrics";
+        let scraped = *self.scraped.lock().unwrap();
+        if let Some(scraped) = scraped.filter(|_| is_metrics) {
+            tokio::time::sleep_until((scraped + PAGE_LIFETIME).into()).await;
+        }
         let url = format!("http://{}{path}", self.address().await);
         let response = self.http.get(url).send().await?;
-        Ok((response.status().as_u16(), response.text().await?))
+        let answer = (response.status().as_u16(), response.text().await?);
+        if is_metrics {
+            *self.scraped.lock().unwrap() = Some(Instant::now());
+        }
+        Ok(answer)
     }
 
     /// Status and body of `/readyz`.
@@ -267,9 +289,7 @@ impl Postrider {
 
     /// One sample of `/metrics`, by its full name with labels; `None` where it is absent.
     pub async fn metric(&self, series: &str) -> Option<f64> {
-        let (_, page) = self.get("/metrics").await;
-        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
-        Some(value.parse().unwrap())
+        sample(&self.get("/metrics").await.1, series)
     }
 
     /// How many dead letters were sent to this sink, and how many failed.
@@ -278,7 +298,8 @@ impl Postrider {
             format!("postrider_dead_letters_total{{sink=\"{sink}\",outcome=\"{outcome}\"}}")
         };
         let [sent, failed] = ["sent", "failed"].map(series);
-        [self.metric(&sent).await.unwrap(), self.metric(&failed).await.unwrap()]
+        let (_, page) = self.get("/metrics").await;
+        [sample(&page, &sent).unwrap(), sample(&page, &failed).unwrap()]
     }
 
     /// Waits until a sample meets a condition.
@@ -305,6 +326,20 @@ impl Postrider {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.child.id()
+    }
+
+    /// How many of its threads have a name that begins like this.
+    pub fn threads(&self, name: &str) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        // A thread may end meanwhile.
+        let names = threads
+            .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        names.filter(|found| found.starts_with(name)).count()
+    }
+
+    /// How many files it has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
     }
 
     /// Sends it a signal, such as `TERM`, `KILL`, `STOP` or `CONT`.

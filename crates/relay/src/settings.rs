@@ -48,7 +48,7 @@ pub struct Settings {
     /// How long a stop may take. Choose it below the grace period of the service manager that sends SIGTERM.
     #[serde(with = "HumanDuration")]
     pub shutdown_timeout: Duration,
-    /// The longest pause between two probes of a sink that is down; the first is 0.5 s.
+    /// The longest time from one probe of a sink that is down to the next; the first is 0.5 s. A probe that takes longer is followed by the next one after 0.5 s.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms"))]
     pub sink_probe_interval_max: Duration,

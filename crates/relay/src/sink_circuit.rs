@@ -165,14 +165,17 @@ impl SinkCircuit {
 
     async fn probe_until_up<S: Sink>(&self, sink: &S, sink_probe_interval_max: Duration) {
         let since = Instant::now();
-        let mut pause = FIRST_PROBE_PAUSE.min(sink_probe_interval_max);
+        let shortest = FIRST_PROBE_PAUSE.min(sink_probe_interval_max);
+        let mut interval = shortest;
         loop {
+            let begun = tokio::time::Instant::now();
             match sink.probe().await {
                 Ok(()) => return self.close(since),
                 Err(down) => self.open(down),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(sink_probe_interval_max);
+            // A probe that took long was the pause.
+            tokio::time::sleep(interval.saturating_sub(begun.elapsed()).max(shortest)).await;
+            interval = (interval * 2).min(sink_probe_interval_max);
         }
     }
 }

@@ -92,6 +92,9 @@ pub trait SinkConfig: Clone + Serialize + DeserializeOwned + JsonSchema + Send +
     /// The broker's word for a destination; `None` if there is nothing to look up.
     const DESTINATION: Option<&'static str>;
 
+    /// The file descriptors that the sink may need at a time.
+    const MAX_DESCRIPTORS: u64;
+
     /// Advice for a sink that cannot be reached.
     const CONNECTION_HELP: ConnectionHelp;
 

@@ -106,6 +106,11 @@ macro_rules! sinks {
                 match self { $($(#[$gate])? Self::$Name(_) => <$Config>::DESTINATION,)+ }
             }
 
+            /// Returns how many file descriptors the sink may need at a time.
+            pub fn max_descriptors(&self) -> u64 {
+                match self { $($(#[$gate])? Self::$Name(_) => <$Config>::MAX_DESCRIPTORS,)+ }
+            }
+
             /// Returns advice for a sink that cannot be reached.
             pub fn connection_help(&self) -> ConnectionHelp {
                 match self { $($(#[$gate])? Self::$Name(_) => <$Config>::CONNECTION_HELP,)+ }

@@ -30,6 +30,9 @@ impl SinkConfig for StdoutConfig {
 
     const DESTINATION: Option<&'static str> = None;
 
+    /// The standard output of the process.
+    const MAX_DESCRIPTORS: u64 = 0;
+
     const CONNECTION_HELP: ConnectionHelp =
         ConnectionHelp { keys: "kind", remedy: "read the process's standard output" };
 

@@ -155,6 +155,23 @@ const APP_NAME: &str = "postrider";
 /// renewals, heartbeats, the change stream).
 const MAX_RELAY_CONNECTIONS: u32 = 32;
 
+/// The connections of [`client`], unless the URI sets `maxPoolSize`: the driver's own default.
+const DEFAULT_POOL_SIZE: u64 = 10;
+
+/// The members of a replica set that the driver watches, at most in a set that all may vote in.
+const MAX_MEMBERS: u64 = 7;
+
+/// Returns how many connections the clients of a process may have at a time: [`client`], [`relay_client`]
+/// and [`reading_client`], each with two more to every member, to watch it.
+pub fn max_connections(endpoint: &MongoEndpoint) -> u64 {
+    let uri = uri::read(&endpoint.uri_with_login()).ok();
+    let pool = uri.as_ref().and_then(|uri| uri.parsed.max_pool_size).map(u64::from);
+    let members = uri.map_or(0, |uri| uri.hosts().len() as u64).max(MAX_MEMBERS);
+    let own = [MAX_RELAY_CONNECTIONS, MAX_READING_CONNECTIONS].map(u64::from);
+    let pools = std::iter::once(pool.unwrap_or(DEFAULT_POOL_SIZE)).chain(own);
+    pools.map(|connections| connections + 2 * members).sum()
+}
+
 /// Opens a client for the relay's heartbeats, leases and settlements. Slow reads and appends of the
 /// API cannot use up its connections.
 ///

@@ -132,6 +132,7 @@ async fn check_finds_nothing_on_healthy_servers() {
         "context",
         "sink rabbit",
         "sink rabbit destinations",
+        "descriptors",
         "ops.listen",
         "api.listen",
     ];
@@ -144,7 +145,7 @@ async fn check_finds_nothing_on_healthy_servers() {
     let table = call_with(&with(&settings, &["ops.listen=127.0.0.1:0"]), &["check"]).await;
     let table = table.with_code(0);
     assert!(!table.stdout.contains("FAILED"), "{table}");
-    assert_eq!(table.stdout.lines().last().unwrap(), "all 13 checks passed", "{table}");
+    assert_eq!(table.stdout.lines().last().unwrap(), "all 14 checks passed", "{table}");
 }
 
 #[fixture::test]

@@ -47,7 +47,7 @@ async fn summary_says_what_was_skipped_and_why() {
     let ended = call_with(&settings, &["check"]).await.with_code(1);
     let offline = call_with(&settings, &["check", "--offline"]).await.with_code(0);
 
-    let summary = "2 of 10 checks failed; 5 skipped, since MongoDB was not reached; \
+    let summary = "2 of 11 checks failed; 5 skipped, since MongoDB was not reached; \
                    1 skipped, since sink r was not reached";
     assert_eq!(ended.stdout.lines().last().unwrap(), summary, "{ended}");
     let summary = "the check passed; no server was checked (--offline)";

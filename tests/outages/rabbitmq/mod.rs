@@ -10,3 +10,4 @@ mod poison;
 mod refused;
 mod secrets;
 mod silent;
+mod silent_address;

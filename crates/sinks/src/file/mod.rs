@@ -161,6 +161,9 @@ impl SinkConfig for FileConfig {
 
     const DESTINATION: Option<&'static str> = None;
 
+    /// The file, the one that takes its place, and their folder.
+    const MAX_DESCRIPTORS: u64 = 4;
+
     const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
         keys: "path",
         remedy: "create the folder, grant this user write permission, or free disk space",

@@ -107,6 +107,9 @@ impl SinkConfig for KafkaConfig {
 
     const DESTINATION: Option<&'static str> = Some("topic");
 
+    /// librdkafka has a connection and pipes for each broker, twice after the first load.
+    const MAX_DESCRIPTORS: u64 = 64;
+
     const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
         keys: "brokers, properties",
         remedy: "start the broker, or change the addresses",

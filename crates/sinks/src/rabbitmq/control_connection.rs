@@ -213,7 +213,7 @@ impl ControlConnection {
 
     async fn connect(&self) -> Result<Current, SinkDown> {
         let name = format!("postrider {} (control)", self.settings.name);
-        let connection = Connection::open(&self.settings, name).await;
+        let connection = Connection::open(&self.settings, &name).await;
         let connection = connection.map_err(|error| self.failed(&error))?;
         *self.status.lock() = Some(connection.inner().status().clone());
         let unused_channels = connection.channel_max();

@@ -161,7 +161,7 @@ impl Link {
     ) -> Result<Self, SinkDown> {
         let failed = |error| broker_error::connect_error(&error, &settings.own);
         let name = format!("postrider {}", settings.name);
-        let connection = Connection::open(settings, name).await.map_err(failed)?;
+        let connection = Connection::open(settings, &name).await.map_err(failed)?;
         metrics.opened();
         let channel_max = connection.channel_max();
         if channel_max < REQUIRED_CHANNELS {

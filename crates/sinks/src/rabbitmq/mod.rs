@@ -80,9 +80,11 @@ impl RabbitMq {
     ///
     /// # Errors
     ///
-    /// The URI is invalid, or the password file cannot be read; without any secret.
+    /// The URI is invalid, or the password file cannot be read, without any secret; or the process has too few
+    /// file descriptors.
     pub fn new(settings: RabbitMqSettings) -> Result<Self, String> {
         settings.own.parsed_uri()?;
+        connection::start_runtime_of_streams()?;
         let metrics = RabbitMqMetrics::new(settings.name.as_str());
         let control = ControlConnection::new(settings.clone());
         Ok(Self::with(settings, false, control, Arc::default(), metrics))
@@ -111,6 +113,9 @@ impl SinkConfig for RabbitMqConfig {
     type Sink = RabbitMq;
 
     const DESTINATION: Option<&'static str> = Some("exchange");
+
+    /// Seven connections, and three attempts at two of them, each with two descriptors.
+    const MAX_DESCRIPTORS: u64 = 20;
 
     const CONNECTION_HELP: ConnectionHelp = ConnectionHelp {
         keys: "uri",
