@@ -1,3 +1,4 @@
+use bson::raw::cstr;
 use bson::{doc, rawdoc};
 use proptest::prelude::*;
 
