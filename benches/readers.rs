@@ -2,6 +2,8 @@
 //!
 //! `cargo bench --bench readers [-- PART…]`; parts: `feed`, `lists`, `pages`, `uploads`, `all`.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
+
 mod support;
 
 use std::net::TcpListener;

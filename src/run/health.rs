@@ -51,10 +51,12 @@ pub(super) fn watch_pools(health: &Health) {
                 )
             })
             .collect();
-        match starved.iter().any(|(pool, _)| *pool == Pool::Api) {
-            true => HealthPart::down(texts.join("; ")),
-            false if !texts.is_empty() => HealthPart::degraded(texts.join("; ")),
-            false => HealthPart::ok(),
+        if starved.iter().any(|(pool, _)| *pool == Pool::Api) {
+            HealthPart::down(texts.join("; "))
+        } else if !texts.is_empty() {
+            HealthPart::degraded(texts.join("; "))
+        } else {
+            HealthPart::ok()
         }
     });
 }

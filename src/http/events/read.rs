@@ -95,9 +95,10 @@ pub(super) async fn list_events(
     let events = call.state.event_store()?;
     let tenant = range.tenant_id.as_deref();
     // A stream of another tenant is answered as an aggregate that does not exist.
-    let version = match call.reach.knows(events, &path.name, &path.id, tenant).await? {
-        true => events.check_open(&path.name, &path.id).await?,
-        false => 0,
+    let version = if call.reach.knows(events, &path.name, &path.id, tenant).await? {
+        events.check_open(&path.name, &path.id).await?
+    } else {
+        0
     };
     let tag = EntityTag(version);
     if tag.is_known_to(&headers) {
