@@ -50,8 +50,9 @@ async fn largest_reply<T>(
     let done = reads.await;
     database.run_command(doc! { "profile": 0 }).await.unwrap();
     let ns = format!("{}.{collection}", outbox.database);
-    let notes = database.collection::<Document>("system.profile").find(doc! { "ns": ns });
-    let notes: Vec<Document> = notes.await.unwrap().try_collect().await.unwrap();
+    let notes = database.collection::<Document>("system.profile");
+    let notes: Vec<Document> =
+        notes.find(doc! { "ns": ns }).await.unwrap().try_collect().await.unwrap();
     let lengths = notes.iter().map(|note| match note.get("responseLength") {
         Some(Bson::Int32(length)) => i64::from(*length),
         Some(Bson::Int64(length)) => *length,

@@ -24,7 +24,7 @@ async fn a_part_that_ends_by_itself_ends_the_process_with_1() {
         let ended = postrider.until_ended(PROMPT_LIMIT).await.with_code(1);
 
         // Collectors of logs read nothing else.
-        let lines = ended.stderr.lines().map(|line| serde_json::from_str(line));
+        let lines = ended.stderr.lines().map(serde_json::from_str);
         let lines: Vec<Value> =
             lines.collect::<Result<_, _>>().unwrap_or_else(|_| panic!("{ended}"));
         let panicked = lines.iter().find(|line| line["message"] == "a thread panicked");
