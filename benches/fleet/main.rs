@@ -1,8 +1,9 @@
 //! Several daemons, and idle ones: the latency of a record, the throughput of several instances,
-//! and the cost of instances that start, leave, die and idle.
+//! and the cost of instances that start, leave, die and idle, also next to many blocked keys.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by a panic")]
 
+mod blocked;
 mod gap;
 mod idle;
 mod kill;
@@ -16,7 +17,7 @@ mod support;
 fn main() {
     // The relay's warnings: none are expected.
     postrider::telemetry::init(Some(false), "warn").unwrap();
-    let parts = ["latency", "scale", "gap", "kill", "restart", "idle"];
+    let parts = ["latency", "scale", "gap", "kill", "restart", "blocked", "idle"];
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         for part in parts.into_iter().filter(|part| support::is_chosen(&parts, part)) {
             match part {
@@ -25,6 +26,7 @@ fn main() {
                 "gap" => gap::measure().await,
                 "kill" => kill::measure().await,
                 "restart" => restart::measure().await,
+                "blocked" => blocked::measure().await,
                 _ => idle::measure().await,
             }
         }

@@ -57,10 +57,31 @@ fn table(answer: &Value) -> Result<(), Failure> {
     };
     let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
     output::table(&COLUMNS, &rows)?;
-    match answer["truncated"].as_bool() {
-        Some(true) => {
-            output::text("more keys are blocked: raise --limit, or select one with --key\n")
-        }
-        _ => Ok(()),
+    if answer["truncated"] == true {
+        output::text(&format!("{}: raise --limit, or select one with --key\n", counted(answer)))?;
+    }
+    Ok(())
+}
+
+/// Describes how many keys are blocked.
+fn counted(answer: &Value) -> String {
+    let counts = answer["counts"].as_object().into_iter().flatten();
+    let count: u64 = counts.filter_map(|(_, count)| count.as_u64()).sum();
+    let or_more = if answer["countsAtLeast"] == true { "at least " } else { "" };
+    format!("{or_more}{count} keys are blocked")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn count_says_at_least_if_not_all_keys_are_known() {
+        let answer = |at_least: bool| json!({ "counts": { "blocked": 200_000, "leased": 7 }, "countsAtLeast": at_least });
+
+        assert_eq!(counted(&answer(false)), "200007 keys are blocked");
+        assert_eq!(counted(&answer(true)), "at least 200007 keys are blocked");
     }
 }

@@ -35,7 +35,11 @@ impl LiveRelay {
     }
 
     async fn with(settings: Settings) -> Self {
-        let outbox = TestOutbox::new().await;
+        Self::over(TestOutbox::new().await, settings).await
+    }
+
+    /// Over an outbox that has records.
+    async fn over(outbox: TestOutbox, settings: Settings) -> Self {
         let (recorder, sink, wake) =
             (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
         let followed = RunningStream::up(&recorder.collections, &wake).await;
@@ -325,6 +329,74 @@ async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
     let ids = scene.ids();
     let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
     assert!(place("dies too") < place("b2"), "{ids:?}");
+    scene.stop().await;
+}
+
+/// More keys than a read skips, and than are read again one by one.
+#[fixture::test]
+async fn thousands_of_blocked_keys_cost_no_read_until_one_is_freed() {
+    const KEYS: usize = 2_500;
+    let outbox = TestOutbox::new().await;
+    let named = |name: &str, n: usize| record(&format!("{name} {n}"), &format!("k{n}"));
+    let dead = |n| {
+        let mut dead = named("dead", n);
+        dead.extend(doc! { "status": "dead", "blocks": true });
+        dead
+    };
+    outbox.insert((0..KEYS).map(dead)).await;
+    outbox.insert((0..KEYS).map(|n| named("behind", n))).await;
+    let settings = Settings {
+        on_dead: OnDead::Block,
+        poll_interval: Duration::from_millis(500),
+        audit_interval: Duration::from_secs(3_600),
+        ..settings_without_rescan()
+    };
+    let scene = LiveRelay::over(outbox, settings).await;
+    // The finds that read pending or dead records.
+    let reads = || {
+        let indexes = ["lane_idx", "blocks_idx", "_id_"];
+        let finds = scene.recorder.commands("find");
+        let reads =
+            |find: &&Command| find.sent.get_str("hint").is_ok_and(|hint| indexes.contains(&hint));
+        finds.iter().filter(reads).count()
+    };
+    let polls = || scene.recorder.commands("getMore").len();
+    eventually("no record is read", || async {
+        let (before, polled) = (reads(), polls());
+        eventually("the streams are read", || async { polls() > polled + 6 }).await;
+        reads() == before
+    })
+    .await;
+
+    let before = reads();
+    scene.outbox.insert((0..20).map(|n| named("later", n))).await;
+    scene.outbox.insert([record("free", "free")]).await;
+    scene.until_done(&["free"]).await;
+    assert_eq!(reads(), before, "a new record of a blocked key is no reason to read");
+
+    let redriver = Redriver::new(scene.outbox.admin.clone());
+    let id = RawId::from(&Bson::from("dead 0"));
+    redriver.redrive(Redrive::Requeue, &[id]).await.unwrap().unwrap();
+    let records = scene.outbox.records();
+    records.delete_one(doc! { "_id": "dead 1" }).await.unwrap();
+    for (id, edit) in [
+        ("dead 2", doc! { "$unset": { "blocks": "" } }),
+        ("dead 3", doc! { "$set": { "status": "done", "doneAt": DateTime::now() } }),
+        ("dead 4", doc! { "$set": { "key": "another" } }),
+    ] {
+        records.update_one(doc! { "_id": id }, edit).await.unwrap();
+    }
+    let freed = ["behind", "later"].map(|name| (0..5).map(move |n| format!("{name} {n}")));
+    let freed: Vec<String> = freed.into_iter().flatten().collect();
+    let freed: Vec<&str> = freed.iter().map(String::as_str).chain(["dead 0"]).collect();
+    scene.until_done(&freed).await;
+    let ids = scene.ids();
+    let place = |id: &str| ids.iter().position(|other| other == id).unwrap();
+    assert!(place("dead 0") < place("behind 0") && place("behind 0") < place("later 0"));
+    assert_eq!(ids.len(), freed.len() + 1, "and no other: {ids:?}");
+
+    records.delete_many(doc! { "status": "dead" }).await.unwrap();
+    scene.outbox.until_count(doc! { "status": "pending" }, 0).await;
     scene.stop().await;
 }
 

@@ -225,6 +225,50 @@ async fn a_key_continues_when_its_dead_head_is_resolved() {
         .await;
 }
 
+/// More keys than a read skips.
+#[fixture::test]
+async fn thousands_of_keys_of_dead_records_are_counted_and_cost_no_scan() {
+    const KEYS: usize = 2_500;
+    let dead = |n: usize| {
+        let mut dead = crate::dead(&format!("dead {n}"), &format!("k{n}"), "refused: no");
+        dead.insert("blocks", true);
+        dead
+    };
+    let behind = |n: usize| record(&format!("behind {n}"), &format!("k{n}"));
+    for follow in [true, false] {
+        let records: Vec<Document> = (0..KEYS).flat_map(|n| [dead(n), behind(n)]).collect();
+        let blocked = Blocked::start(follow, records).await;
+        let relay = &blocked.relay;
+        blocked.until_blocked("blocked", KEYS).await;
+        let live = if follow { 256.0 } else { 0.0 };
+        relay.until_metric("postrider_partitions_live", |partitions| partitions == live).await;
+        let scanned = async || {
+            let series = "postrider_records_seen_total{source=\"scan\"}";
+            relay.metric(series).await.unwrap()
+        };
+        // The rotation that has found them may be under way.
+        eventually("no record is scanned", || async {
+            let before = scanned().await;
+            tokio::time::sleep(2 * POLL).await;
+            scanned().await == before
+        })
+        .await;
+
+        let freed = Instant::now();
+        outbox_command(&blocked.outbox, &["requeue", "dead 0"]).await.with_code(0);
+        blocked.arrive(&["dead 0", "behind 0"], freed).await;
+        let freed = Instant::now();
+        blocked.outbox.records().delete_one(doc! { "_id": "dead 1" }).await.unwrap();
+        blocked.arrive(&["behind 1"], freed).await;
+
+        let (_, page) = relay.get("/blocked-keys?limit=1").await;
+        let page: Value = serde_json::from_str(&page).unwrap();
+        let counted = (&page["counts"]["blocked"], &page["countsAtLeast"]);
+        assert_eq!(counted, (&Value::from(KEYS - 2), &Value::from(false)), "{page}");
+        blocked.end().await;
+    }
+}
+
 /// The peer has a connection to the broker. Its lease ends long after the limit.
 #[fixture::test]
 async fn a_key_continues_when_a_peer_delivers_its_blocker() {

@@ -85,8 +85,9 @@ pub enum RecordId {
     String(String),
     /// int32 or int64, which MongoDB holds equal; shown in decimal.
     Int(i64),
-    /// Any other kind: such a record is malformed. Shown as `raw:` and its bytes.
-    Other(Bson),
+    /// Any other kind: such a record is malformed. Shown as `raw:` and its bytes. (Boxed, since many
+    /// ids are kept, and few are of this kind.)
+    Other(Box<Bson>),
 }
 
 impl RecordId {
@@ -163,10 +164,10 @@ impl From<Bson> for RecordId {
             Bson::Binary(binary) if binary.subtype == BinarySubtype::Uuid => {
                 match Uuid::from_slice(&binary.bytes) {
                     Ok(id) => Self::Uuid(id),
-                    Err(_) => Self::Other(Bson::Binary(binary)),
+                    Err(_) => Self::Other(Box::new(Bson::Binary(binary))),
                 }
             }
-            other => Self::Other(other),
+            other => Self::Other(Box::new(other)),
         }
     }
 }
@@ -178,7 +179,7 @@ impl From<RecordId> for Bson {
             RecordId::ObjectId(id) => Bson::ObjectId(id),
             RecordId::String(text) => Bson::String(text),
             RecordId::Int(number) => Bson::Int64(number),
-            RecordId::Other(other) => other,
+            RecordId::Other(other) => *other,
         }
     }
 }
@@ -191,7 +192,7 @@ impl fmt::Display for RecordId {
             Self::String(text) => f.write_str(text),
             Self::Int(number) => number.fmt(f),
             Self::Other(other) => {
-                let id = RawDocumentBuf::try_from(&doc! { "_id": other }).unwrap_or_default();
+                let id = RawDocumentBuf::try_from(&doc! { "_id": &**other }).unwrap_or_default();
                 f.write_str(&raw_text(&id))
             }
         }

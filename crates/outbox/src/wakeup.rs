@@ -27,7 +27,7 @@ struct Inner {
     saturated: watch::Sender<bool>,
     followed: AtomicBool,
     /// Blocked keys may have changed.
-    recheck: Notify,
+    changed: watch::Sender<()>,
     events: Mutex<StreamEvents>,
     /// Events were taken, so there is room for more.
     room: Notify,
@@ -177,14 +177,13 @@ impl Wakeup {
     /// Requests a scan of everything and a recheck of blocked keys, after an operator changed
     /// records.
     pub fn changed(&self) {
-        self.inner.recheck.notify_one();
+        self.inner.changed.send_replace(());
         self.all();
     }
 
-    /// Resolves when a recheck of blocked keys is requested, or at once if it was since the last
-    /// call.
-    pub async fn until_changed(&self) {
-        self.inner.recheck.notified().await;
+    /// Watches for requests to recheck blocked keys.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.inner.changed.subscribe()
     }
 
     /// Requests a scan of one place.

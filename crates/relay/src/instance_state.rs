@@ -10,6 +10,8 @@ pub mod fields {
     pub const SINKS_DOWN: &str = "sinksDown";
     /// Blocked keys, counted by reason.
     pub const BLOCKED_KEYS: &str = "blockedKeys";
+    /// Whether more keys may be blocked than the instance remembers and counts.
+    pub const BLOCKED_KEYS_AT_LEAST: &str = "blockedKeysAtLeast";
     /// Ids of some records that wait for their turn in quarantine.
     pub const ALONE: &str = "alone";
     /// Ids of some records that MongoDB refused to let the relay lease.

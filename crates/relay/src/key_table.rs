@@ -2,12 +2,13 @@
 //!
 //! While rotations find the records, the table saves reads: a rotation skips its keys. It never
 //! decides that a record must wait. An entry ends when its time is over, when its sink is up, and
-//! when `recheck` finds that the blocker is gone, has changed, or is no longer the first of its
-//! key. A snapshot that shows the key ready takes precedence.
+//! when `recheck` or `dead_blockers` finds that the blocker is gone, has changed, or is no longer
+//! the first of its key. A snapshot that shows the key ready takes precedence.
 //!
 //! While the change stream carries the records, a key that is not in the table has nothing pending
 //! (`key_table::live`).
 
+mod dead;
 mod entries;
 mod live;
 mod queries;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::DeadBlocker;
+use postrider_outbox::wakeup::ScanHint;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::entries::Entries;
@@ -79,6 +81,7 @@ impl KeyTable {
             .quarantined
             .insert(key.clone(), KeyBlock::new(BlockReason::Quarantined, head, None));
         entries.blocked.remove(key);
+        entries.dead.remove(key);
         entries.pending_scans.remove(key);
         entries.index(key);
         true
@@ -225,14 +228,29 @@ impl KeyTable {
         }
     }
 
-    /// Notes which keys a rotation found blocked by dead records.
-    pub fn record_dead_blockers(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
+    /// Blocks these keys by their dead records, unless they are in flight.
+    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
+        self.entries.lock().block_by_dead(keys);
+    }
+
+    /// Unblocks a key that still waits for this dead record. Returns where it is.
+    pub(crate) fn unblock_from_dead(&self, key: &Arc<str>, id: &RecordId) -> Option<ScanHint> {
         let mut entries = self.entries.lock();
-        if entries.follows {
-            entries.block_by_dead(keys);
-        } else {
-            entries.dead_blockers = keys.into_iter().map(|(key, dead)| (key, dead.id)).collect();
-        }
+        let key = LaneKey::Keyed(key.clone());
+        let dead = entries.dead.get(&key).filter(|dead| dead.blocker.id == *id)?;
+        let hint = ScanHint::of(dead.blocker.partition, key.clone(), id.clone());
+        entries.release(&key);
+        Some(hint)
+    }
+
+    /// Takes the keys that dead records block and that were added since, to read the records again.
+    pub(crate) fn take_unverified(&self) -> Vec<(Arc<str>, RecordId)> {
+        self.entries.lock().dead.take_unverified()
+    }
+
+    /// Notes that the dead records of these keys must be read again.
+    pub(crate) fn verify_again(&self, keys: impl Iterator<Item = Arc<str>>) {
+        self.entries.lock().dead.verify_again(keys);
     }
 }
 

@@ -29,7 +29,8 @@
 //! | [`repairer`] | corrects records that cannot be leased, or makes them dead |
 //! | [`quarantine`] | delivers records alone that may crash the process or break their connection |
 //! | [`dead_letter`] | sends a copy of dead records |
-//! | `recheck`, `audit` | check that blockers are still there, and that the change stream has brought everything |
+//! | `recheck`, `dead_blockers` | check that blockers are still there |
+//! | `audit` | checks that the change stream has brought everything |
 //! | `housekeeping` | makes scheduled records pending; reads the server's clock |
 //! | [`lease_renewal`] | renews leases under a slow publish |
 //! | [`report`] | reports its state to operators |
@@ -50,6 +51,7 @@ pub mod blocker;
 pub mod change_stream;
 pub mod connection_losses;
 pub mod context;
+mod dead_blockers;
 pub mod dead_letter;
 pub mod destination_circuits;
 mod driver;
@@ -282,6 +284,7 @@ impl<S: Sink> Relay<S> {
         parts.spawn(dead_letter::run(context.clone(), self.dead_letters));
         parts.spawn(housekeeping::run(context.clone(), self.wakeup.clone()));
         parts.spawn(recheck::run(context.clone(), self.wakeup.clone()));
+        parts.spawn(dead_blockers::run(context.clone(), self.wakeup.clone()));
         parts.spawn(audit::run(context.clone(), self.wakeup.clone()));
         let renewing = context.clone();
         parts.spawn(async move { renewing.state.leases.renew_forever(&renewing.leaser).await });

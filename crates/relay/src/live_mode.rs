@@ -89,8 +89,25 @@ pub(super) enum Phase {
 pub(super) enum LeaveReason {
     /// Partitions were added or lost, a pause or a stop began, or the stream was closed.
     OnPurpose,
-    /// More events or keys came than could be handled or remembered.
+    /// More came from the stream than could be handled.
     Overloaded,
+    /// More keys are blocked than are remembered.
+    ManyBlocked,
+    /// The scans of a pass could not read everything.
+    Incomplete,
+}
+
+impl LeaveReason {
+    /// Describes what the log reports, and what another pass has to wait for; `None` if nothing is
+    /// wrong.
+    fn trouble(self) -> Option<&'static str> {
+        match self {
+            Self::OnPurpose => None,
+            Self::Overloaded => Some("received more from the change stream than can be leased"),
+            Self::ManyBlocked => Some("more keys are blocked than can be remembered"),
+            Self::Incomplete => Some("some pending records cannot be read yet"),
+        }
+    }
 }
 
 impl LiveMode {
@@ -171,7 +188,7 @@ impl LiveMode {
         };
         self.phase = Phase::Scanning;
         self.behind_since = None;
-        if why == LeaveReason::Overloaded {
+        if let Some(trouble) = why.trouble() {
             let pause = match self.pause.filter(|_| lasted < PASS_PAUSE.1) {
                 Some(pause) => (pause * 2).min(PASS_PAUSE.1),
                 None => PASS_PAUSE.0,
@@ -181,8 +198,7 @@ impl LiveMode {
             info!(
                 lasted = ?lasted,
                 pause = ?pause,
-                "received more from the change stream than can be leased; scans find the \
-                 remaining records"
+                "{trouble}; scans find the remaining records"
             );
         }
         Some(std::mem::take(&mut self.acquisitions))

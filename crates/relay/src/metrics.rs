@@ -48,7 +48,11 @@ pub const DESCRIPTIONS: [Description; 12] = [
     .in_seconds(),
     Description::counter(DEAD_LETTERS, "Copies of dead records, by sink and outcome."),
     Description::gauge(SINK_UP, "1 while this instance reaches the broker of the sink, else 0."),
-    Description::gauge(BLOCKED_KEYS, "Blocked keys, by reason."),
+    Description::gauge(
+        BLOCKED_KEYS,
+        "Blocked keys, by reason. 200000 (reason blocked) and 100000 (all others) are known at most: at \
+         least so many.",
+    ),
     Description::counter(REPAIRED, "Records that the relay corrected, by what was wrong."),
     Description::counter(
         AUDIT_FINDINGS,

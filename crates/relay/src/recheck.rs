@@ -31,14 +31,15 @@ use crate::metrics::ReadSource;
 use crate::sink::Sink;
 
 /// Keys whose blockers one command reads.
-const BATCH_KEYS: usize = 500;
+pub(crate) const BATCH_KEYS: usize = 500;
 
 /// The pause after each command, as a multiple of its duration.
-const REST_FACTOR: u32 = 9;
+pub(crate) const REST_FACTOR: u32 = 9;
 
 /// Rechecks blocked keys, forever.
 pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) {
     let poll = context.settings.poll_interval;
+    let mut changes = wakeup.changes();
     loop {
         let began = Instant::now();
         if let Err(error) = round(&context, &wakeup).await {
@@ -47,7 +48,8 @@ pub(crate) async fn run<S: Sink>(context: Arc<RelayContext<S>>, wakeup: Wakeup) 
         }
         tokio::select! {
             () = tokio::time::sleep(poll.saturating_sub(began.elapsed())) => {}
-            () = wakeup.until_changed() => {}
+            // The sender lives as long as `wakeup`.
+            _ = changes.changed() => {}
         }
     }
 }
@@ -68,7 +70,7 @@ async fn round<S: Sink>(context: &RelayContext<S>, wakeup: &Wakeup) -> Result<()
         }
         match next {
             Some(_) => from = next,
-            None => return recheck_dead_blockers(context).await,
+            None => return Ok(()),
         }
     }
 }
@@ -120,22 +122,6 @@ async fn recheck_unsettled<S: Sink>(context: &RelayContext<S>) -> Result<(), Sto
 fn lease_of(record: &Record) -> Option<Bson> {
     let lease = record.raw.get(LEASE_ID).ok()??;
     Bson::try_from(lease).ok()
-}
-
-/// Unblocks the keys that their dead record no longer blocks: in live mode no rotation asks.
-async fn recheck_dead_blockers<S: Sink>(context: &RelayContext<S>) -> Result<(), StoreError> {
-    let dead = context.state.key_table.dead_blockers();
-    for some in dead.chunks(BATCH_KEYS) {
-        let ids: Vec<Bson> = some.iter().map(|(_, dead)| Bson::from(&dead.id)).collect();
-        let mut snapshot = OutboxSnapshot::begin(&context.collections).await?;
-        let still = snapshot.still_blocking(&ids).await?;
-        context.metrics.seen(ReadSource::Recheck, still.len());
-        // (It may have moved to another key.)
-        for (key, blocker) in some.iter().filter(|(key, dead)| still.get(&dead.id) != Some(key)) {
-            context.state.key_table.unblock_from(key, blocker);
-        }
-    }
-    Ok(())
 }
 
 /// Unblocks the keys whose blockers have changed. Returns where they are.

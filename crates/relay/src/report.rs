@@ -43,7 +43,12 @@ impl<'a, S: Sink> RelayReport<'a, S> {
         found.truncate(limit);
         let mut keys: Vec<Value> = found.iter().map(|blocked| self.shown(blocked)).collect();
         keys.sort_by_cached_key(|key| key["since"].to_string());
-        json!({ "counts": self.counts(), "keys": keys, "truncated": truncated })
+        json!({
+            "counts": self.counts(),
+            "countsAtLeast": self.context.state.key_table.counts_are_at_least(),
+            "keys": keys,
+            "truncated": truncated,
+        })
     }
 
     /// Returns the keys in flight whose outcome MongoDB refuses.
@@ -59,7 +64,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
             let mut wait = KeyBlock::new(BlockReason::Refused, blocker, None);
             wait.since = unsettled.since;
             let (lane, reason) = (unsettled.lane, BlockReason::Refused);
-            BlockedKey { lane, reason, blocker: id, wait: Some(wait) }
+            BlockedKey { lane, reason, blocker: id, wait }
         })
     }
 
@@ -101,6 +106,7 @@ impl<'a, S: Sink> RelayReport<'a, S> {
             fields::SINKS_DOWN: down.take(MAX_PLACES).collect::<Vec<_>>(),
             fields::DESTINATIONS_PAUSED: paused.collect::<Vec<_>>(),
             fields::BLOCKED_KEYS: counts.collect::<Document>(),
+            fields::BLOCKED_KEYS_AT_LEAST: self.context.state.key_table.counts_are_at_least(),
             fields::ALONE: ids(BlockReason::Quarantined),
             fields::REFUSED: refused.take(MAX_NAMED).collect::<Vec<_>>(),
             fields::DEAD_LETTER: ids(BlockReason::DeadLetter),
@@ -138,15 +144,15 @@ impl<'a, S: Sink> RelayReport<'a, S> {
                 - millis(now.0.saturating_duration_since(moment));
             rfc3339(bson::DateTime::from_millis(date))
         };
-        let wait = blocked.wait.as_ref();
+        let wait = &blocked.wait;
         json!({
             "key": key,
             "reason": blocked.reason.as_str(),
             "blocker": shortened(&blocked.blocker.to_string(), MAX_CHARS),
-            "since": wait.and_then(|wait| at(wait.since)),
-            "until": wait.and_then(|wait| at(wait.until?)),
-            "sink": wait.and_then(|wait| wait.sink.as_deref()),
-            "destination": wait.and_then(|wait| Some(destination(wait.destination.as_ref()?))),
+            "since": at(wait.since),
+            "until": wait.until.and_then(at),
+            "sink": wait.sink.as_deref(),
+            "destination": wait.destination.as_ref().map(destination),
         })
     }
 }

@@ -110,7 +110,7 @@ pub struct ScanResult {
     pub full: bool,
     /// Whether the allowance of bytes was too small for all targets.
     pub short: bool,
-    /// Whether it has read all keys that are blocked by a dead record or by a record with an
+    /// Whether it has read all pending records, and all keys that are blocked by a record with an
     /// invalid partition.
     pub is_all: bool,
     /// Keys that the rotation skipped.

@@ -13,6 +13,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 /// is down must not cost the others more than a quarter of a core.
 const LONG_SCAN_KEYS: usize = 1_000;
 
+/// The rest after a long scan, as a multiple of its duration.
+const LONG_REST_FACTOR: u32 = 3;
+
 /// Shortest and longest pause while MongoDB does not answer.
 pub(super) const STORE_PAUSE: (Duration, Duration) =
     (Duration::from_millis(250), Duration::from_secs(5));
@@ -24,8 +27,10 @@ pub(super) struct Schedule {
     /// Where the rotation continues.
     position: Position,
     is_rotating: bool,
-    /// Whether another scan was requested since the latest one began.
+    /// Whether another rotation was requested since this one, or the latest one, began.
     is_asked: bool,
+    /// What the pages of the rotation have found so far.
+    pages: Pages,
     pause: Duration,
     next: Instant,
     began: Instant,
@@ -33,6 +38,15 @@ pub(super) struct Schedule {
     rests_until: Instant,
     /// The latest pause for MongoDB, while it does not answer.
     store_pause: Option<Duration>,
+}
+
+/// The pages of one rotation so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pages {
+    /// Whether one has found anything that can go.
+    found: bool,
+    /// How long the relay rests for those that have not.
+    rest: Duration,
 }
 
 /// The result of one scan of a rotation.
@@ -54,6 +68,7 @@ impl Schedule {
             position: Position::start(),
             is_rotating: false,
             is_asked: false,
+            pages: Pages::default(),
             pause: SHORTEST_PAUSE,
             next: now,
             began: now,
@@ -77,7 +92,10 @@ impl Schedule {
         if starts_over {
             self.position = Position::start();
         }
-        (self.is_rotating, self.is_asked, self.began) = (true, false, now);
+        if self.position.is_start() {
+            (self.is_asked, self.pages) = (false, Pages::default());
+        }
+        (self.is_rotating, self.began) = (true, now);
         self.position.clone()
     }
 
@@ -88,29 +106,34 @@ impl Schedule {
 
     /// Notes the end of the scan under way. `is_followed`: the change stream reports new records.
     pub(super) fn ended(&mut self, page: RotationPage, is_followed: bool, now: Instant) {
-        let was_whole = self.position.is_start() && page.continues_at.is_none();
+        let is_whole = self.position.is_start() && page.continues_at.is_none();
         self.is_rotating = false;
+        let took = now.duration_since(self.began);
+        self.pages.found |= page.found;
+        // As long as the scan itself took: a server that takes long for a scan, because it passes
+        // over recently delivered records, is not kept busy by it. Pages that found something make
+        // the backlog shorter.
+        if is_whole || !page.found {
+            let is_long = page.skipped >= LONG_SCAN_KEYS || !is_whole;
+            self.pages.rest += if is_long { took * LONG_REST_FACTOR } else { took };
+        }
+        let continues = page.continues_at.is_some();
         self.position = page.continues_at.unwrap_or_default();
-        if !was_whole {
+        if continues {
             self.next = now;
             return;
         }
-        // As long as the scan itself took: a server that takes long for a scan, because it passes
-        // over recently delivered records, is not kept busy by it.
-        let took = now.duration_since(self.began);
-        let rest = match page.skipped {
-            LONG_SCAN_KEYS.. => took * 3,
-            _ => took,
-        };
-        let rest = rest.max(SHORTEST_PAUSE);
+        let Pages { found, rest } = self.pages;
+        // Without it after several pages: the first ones were read a while ago.
+        let rest = if is_whole || !found { rest.max(SHORTEST_PAUSE) } else { rest };
         self.rests_until = now + rest;
-        self.pause = if page.found || self.is_asked {
+        self.pause = if found || self.is_asked {
             rest
         } else if is_followed {
             // The timer is the fallback.
-            self.poll_interval
+            self.poll_interval.max(rest)
         } else {
-            (self.pause * 2).min(self.poll_interval)
+            (self.pause * 2).min(self.poll_interval).max(rest)
         };
         self.next = now + self.pause;
     }
@@ -198,9 +221,9 @@ mod tests {
         RotationPage { continues_at: None, found, skipped: 0 }
     }
 
-    fn more() -> RotationPage {
+    fn more(found: bool) -> RotationPage {
         let next = Position::behind(&(IndexRange::Unstamped, "k".into()));
-        RotationPage { continues_at: Some(next), ..page(true) }
+        RotationPage { continues_at: Some(next), ..page(found) }
     }
 
     #[test]
@@ -219,10 +242,44 @@ mod tests {
     fn pages_and_the_next_rotation_follow_each_other() {
         let mut clock = Clock::new();
 
-        assert_eq!(clock.scan(30, more(), true), 0);
-        let last = page(false);
+        assert_eq!(clock.scan(30, more(true), true), 0);
+        let last = page(true);
         assert_eq!(clock.scan(30, last, true), 0, "the first pages were read a while ago");
         assert_eq!(clock.scan(30, page(false), true), 40);
+    }
+
+    #[test]
+    fn rotation_that_finds_nothing_in_several_pages_rests() {
+        for (pages, expected) in [(1, 40), (4, 150)] {
+            let mut clock = Clock::new();
+            for _ in 0..pages {
+                assert_eq!(clock.scan(10, more(false), true), 0);
+            }
+            assert_eq!(clock.scan(if pages == 1 { 1 } else { 10 }, page(false), true), expected);
+        }
+    }
+
+    #[test]
+    fn pages_in_vain_delay_the_next_rotation_threefold() {
+        let mut clock = Clock::new();
+
+        clock.scan(10, more(false), true);
+        clock.scan(10, more(true), true);
+        assert_eq!(clock.scan(10, page(false), true), 60);
+        clock.schedule.scan_soon();
+        assert_eq!(clock.pause(), 60, "also if it is requested");
+    }
+
+    #[test]
+    fn request_during_an_earlier_page_leads_to_another_rotation() {
+        let mut clock = Clock::new();
+        clock.now = clock.schedule.next_scan().unwrap();
+        clock.schedule.begin(false, clock.now);
+        clock.schedule.scan_soon();
+        clock.schedule.ended(more(false), true, clock.now);
+
+        assert_eq!(clock.scan(2, page(false), true), 6, "and not after the poll interval");
+        assert_eq!(clock.scan(1, page(false), true), 40);
     }
 
     #[test]
@@ -311,7 +368,7 @@ mod tests {
         assert_eq!(clock.scan(1, page(false), true), 40);
         clock.schedule.due_now(clock.now);
         assert!(clock.schedule.is_due(clock.now));
-        clock.scan(1, more(), true);
+        clock.scan(1, more(true), true);
 
         assert!(!clock.schedule.begin(false, clock.now).is_start());
         clock.schedule.failed();

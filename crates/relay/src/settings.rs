@@ -52,7 +52,7 @@ pub struct Settings {
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms"))]
     pub sink_probe_interval_max: Duration,
-    /// How often everything pending is compared with what the change stream (`relay.change_stream`) has delivered.
+    /// How often everything pending is compared with what the change stream (`relay.change_stream`) has delivered, and how often all dead records that block keys are read again if they are more than 500.
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "1s"))]
     pub audit_interval: Duration,

@@ -119,12 +119,37 @@ impl OutboxSnapshot {
         keys: Option<&[Bson]>,
         limit: usize,
     ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
+        let keys = keys.map(|keys| doc! { "$in": keys });
+        self.blocked_where(keys, Document::new(), limit).await
+    }
+
+    /// Returns the same in the order of keys, behind one key or from the first on. (A record that
+    /// blocks has a key.)
+    pub async fn blocked_behind(
+        &mut self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
+        let keys = match key {
+            Some(key) => doc! { "$gt": key },
+            None => doc! { "$gte": "" },
+        };
+        self.blocked_where(Some(keys), doc! { KEY: 1 }, limit).await
+    }
+
+    async fn blocked_where(
+        &mut self,
+        keys: Option<Document>,
+        order: Document,
+        limit: usize,
+    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
         let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
         if let Some(keys) = keys {
-            filter.insert(KEY, doc! { "$in": keys });
+            filter.insert(KEY, keys);
         }
         let find = Find {
             fields: doc! { ID: 1, KEY: 1, PARTITION: 1 },
+            order,
             ..Find::whole("read blocked keys", BLOCKS_INDEX, filter)
         };
         let dead = self.find(find, ReadLimit::of(limit)).await?;

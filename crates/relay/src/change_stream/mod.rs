@@ -9,10 +9,14 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `state` | the state machine of the follower |
-//! | `stream` | the change stream: its pipeline and its events |
+//! | `stream` | the change stream: its stages and its events |
+//! | `unblocking` | another stream, for [`dead_blockers`](crate::dead_blockers): changes of dead records |
+//! | `cursor` | a cursor of change events, for both |
 
+mod cursor;
 mod state;
 mod stream;
+mod unblocking;
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +31,8 @@ use tracing::{debug, info, warn};
 use crate::change_stream::state::{FollowerEvent, State};
 use crate::change_stream::stream::ChangeStream;
 use crate::metrics::CHANGE_STREAM_UP;
+
+pub(crate) use unblocking::Unblockings;
 
 /// The pause after a batch with events. The server evaluates an open `getMore` at each write, and the next
 /// writes are the relay's own: the lease and the settlement.

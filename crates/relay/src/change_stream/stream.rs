@@ -1,4 +1,4 @@
-//! The change stream on the records: opened at a known cluster time, read batch by batch.
+//! The change stream on the records.
 //!
 //! An event carries the whole record up to a size. For a larger record, a replaced one, and one that
 //! became pending by an update (requeued, promoted) it carries the key, which the relay then reads.
@@ -6,67 +6,40 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
-use mongodb::raw_batch_cursor::RawBatchCursor;
-use postrider_outbox::collections::{Collections, names};
+use postrider_outbox::collections::Collections;
 use postrider_outbox::fields::{BLOCKS, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{Placement, Record, Unfit};
 use postrider_outbox::wakeup::StreamEvent;
 use postrider_store::connect::primary;
-use postrider_store::{StoreError, cluster_time, limits, within};
+use postrider_store::{StoreError, limits, within};
 
-/// How long the server waits for an event before it replies with an empty batch.
-const MAX_AWAIT: Duration = Duration::from_secs(5);
-
-/// How long a reply may take beyond that. A frozen server never replies.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How far the stream may be behind the cluster time, which advances every 10 s without writes. A former
-/// primary that is cut off still replies, without events.
-const MAX_LAG: Duration = Duration::from_secs(15);
+use crate::change_stream::cursor::{EventCursor, Reading};
 
 /// Events per batch: 6 MB with the largest records that are carried.
-const BATCH_SIZE: u32 = 100;
+const READING: Reading = Reading { max_await: Duration::from_secs(5), batch_size: 100 };
 
-/// An open change stream. When dropped, the driver kills the server's cursor.
-///
-/// Not the driver's own `ChangeStream`: that one resumes silently, which hides a loss, and does not
-/// distinguish an idle server from a frozen one.
+/// An open change stream.
 pub(super) struct ChangeStream {
-    cursor: RawBatchCursor,
-    opened_at: Timestamp,
+    cursor: EventCursor,
 }
 
 impl ChangeStream {
     /// Opens a stream from now on: it shows every change that a later snapshot does not show.
     pub(super) async fn open(collections: &Collections) -> Result<Self, StoreError> {
-        let after = snapshot_time(collections).await?;
         // On a sharded cluster an event may be late: the relay reads the key.
         let max_bytes = if collections.is_sharded() { 0 } else { MAX_RECORD_BYTES };
-        let command = doc! {
-            "aggregate": collections.name(names::RECORDS),
-            "pipeline": pipeline(after, max_bytes),
-            "cursor": { "batchSize": BATCH_SIZE },
-            "readConcern": { "level": "majority" },
-        };
-        let opening = collections
-            .database()
-            .run_cursor_command(command)
-            .selection_criteria(primary())
-            .max_time(MAX_AWAIT)
-            .batch_size(BATCH_SIZE)
-            .batch();
-        let cursor = within("open the change stream", limits::BATCH_TIMEOUT, opening).await?;
-        Ok(Self { cursor, opened_at: after })
+        let cursor = EventCursor::open(collections, stages(max_bytes), READING).await?;
+        Ok(Self { cursor })
     }
 
     /// Returns the cluster time after which the stream shows every change.
     pub(super) fn opened_at(&self) -> Timestamp {
-        self.opened_at
+        self.cursor.opened_at()
     }
 
     /// Waits for events and returns them; returns none if the server had none for a while.
@@ -74,53 +47,14 @@ impl ChangeStream {
         &mut self,
         collections: &Collections,
     ) -> Result<Vec<StreamEvent>, StoreError> {
-        let next = async { self.cursor.next().await.transpose() };
-        let batch = within("read the change stream", MAX_AWAIT + REPLY_TIMEOUT, next).await?;
-        let broken =
-            |detail: String| StoreError::Answer { action: "read the change stream", detail };
-        let Some(batch) = batch else {
-            return Err(broken(
-                "the stream ended, since the collection was dropped or renamed".to_owned(),
-            ));
-        };
-        let answer = batch.as_raw_document();
-        let time = answer.get_document("$clusterTime");
-        let time = time.and_then(|time| time.get_timestamp("clusterTime"));
-        if lags(answer.get_timestamp("operationTime").ok(), time.ok()) {
-            return Err(broken(LAG_DETAIL.to_owned()));
-        }
-        let events = batch.doc_slices().map_err(|error| broken(error.to_string()))?;
-        let read = |event: RawBsonRef<'_>| event.as_document().map_or(Event::Unclear, read);
-        let events = events.into_iter().map(|event| event.map_or(Event::Unclear, read));
-        with_keys(collections, events.collect()).await
+        let read = |event: Option<&RawDocument>| event.map_or(Event::Unclear, read);
+        with_keys(collections, self.cursor.next(read).await?).await
     }
 }
 
-/// Reads a cluster time up to which every later snapshot is complete.
-async fn snapshot_time(collections: &Collections) -> Result<Timestamp, StoreError> {
-    const ACTION: &str = "read the start time of the change stream";
-    let records = collections.name(names::RECORDS);
-    let read = cluster_time::of_snapshot(collections.database(), &records, ACTION).await?;
-    if lags(Some(read.at), read.cluster) {
-        return Err(StoreError::Answer { action: ACTION, detail: LAG_DETAIL.to_owned() });
-    }
-    Ok(read.at)
-}
-
-const LAG_DETAIL: &str = "the majority commit point is far behind the cluster time";
-
-/// Returns whether the stream is far behind the cluster time, if both are known.
-fn lags(seen: Option<Timestamp>, cluster: Option<Timestamp>) -> bool {
-    let seconds = |time: Timestamp| Duration::from_secs(time.time.into());
-    let (Some(seen), Some(cluster)) = (seen, cluster) else { return false };
-    seconds(cluster).saturating_sub(seconds(seen)) > MAX_LAG
-}
-
-/// Returns the pipeline. It passes records that become pending (inserted, requeued or due), pending records
-/// that move to another place, and records that start to block their key. It filters out leases and settles.
-///
-/// It starts at the time after `after`: otherwise the stream fails for ever if the last event is too large.
-fn pipeline(after: Timestamp, max_bytes: i32) -> Vec<Document> {
+/// Returns the stages. They pass records that become pending (inserted, requeued or due), pending records
+/// that move to another place, and records that start to block their key. They filter out leases and settles.
+fn stages(max_bytes: i32) -> Vec<Document> {
     let field = |name: &str| format!("fullDocument.{name}");
     let inserted = doc! {
         "operationType": { "$in": ["insert", "replace"] },
@@ -134,7 +68,6 @@ fn pipeline(after: Timestamp, max_bytes: i32) -> Vec<Document> {
     any.extend(PLACEMENT_FIELDS.map(|name| doc! { changed(name): { "$exists": true } }));
     let updated = doc! { "operationType": "update", "$or": any };
     vec![
-        doc! { "$changeStream": { "startAtOperationTime": Bson::Timestamp(cluster_time::next(after)) } },
         doc! { "$match": { "$or": [inserted, updated] } },
         doc! { "$project": {
             "operationType": 1,
@@ -318,15 +251,5 @@ mod tests {
 
             assert!(matches!(read, Event::Unclear), "{event}");
         }
-    }
-
-    #[test]
-    fn stream_lags_when_more_than_15_s_behind_the_cluster() {
-        let at = |time| Some(Timestamp { time, increment: 1 });
-
-        assert!(!lags(at(100), at(115)));
-        assert!(lags(at(100), at(116)));
-        assert!(!lags(at(116), at(100)));
-        assert!(!lags(None, at(116)) && !lags(at(100), None));
     }
 }

@@ -203,23 +203,34 @@ impl<S: Sink> Driver<S> {
         if self.live.wants_pass(now) && !self.schedule.is_store_failing() {
             self.schedule.due_now(now);
         }
-        let key_table = &self.context.state.key_table;
         let is_following = !matches!(self.live.phase(), Phase::Scanning);
-        let is_overloaded =
-            key_table.pending_scans() > MAX_PENDING_SCANS || key_table.is_over_capacity();
-        if is_following && is_overloaded {
-            return self.leave_live(LeaveReason::Overloaded);
+        if let Some(why) = self.outgrown().filter(|_| is_following) {
+            return self.leave_live(why);
         }
         if !self.live.is_live() {
             return;
         }
         if !self.scanning && self.targets.len() < MAX_TARGETS && self.context.has_room() {
+            let key_table = &self.context.state.key_table;
             let asked = key_table.take_pending_scans(MAX_TARGETS - self.targets.len()).into_iter();
             self.targets.extend(asked.map(|(key, partition, id)| {
                 ScanTarget::Scan(key.clone(), ScanHint::of(partition, key, id))
             }));
         }
         self.acquire();
+    }
+
+    /// Returns why the stream cannot carry the records: more keys wait than are remembered, or than
+    /// can be read one by one.
+    fn outgrown(&self) -> Option<LeaveReason> {
+        let key_table = &self.context.state.key_table;
+        if key_table.is_over_capacity() {
+            Some(LeaveReason::ManyBlocked)
+        } else if key_table.pending_scans() > MAX_PENDING_SCANS {
+            Some(LeaveReason::Overloaded)
+        } else {
+            None
+        }
     }
 
     /// Leases the records of the change stream.
@@ -250,11 +261,12 @@ impl<S: Sink> Driver<S> {
         if !matches!(self.live.phase(), Phase::Passing) || more {
             return;
         }
+        let why = if is_all { self.outgrown() } else { Some(LeaveReason::Incomplete) };
+        if let Some(why) = why {
+            return self.leave_live(why);
+        }
         let key_table = &self.context.state.key_table;
         let pending_scans = key_table.pending_scans();
-        if !is_all || key_table.is_over_capacity() || pending_scans > MAX_PENDING_SCANS {
-            return self.leave_live(LeaveReason::Overloaded);
-        }
         key_table.go_live();
         self.live.went_live(Instant::now());
         let partitions = self.owned.borrow().partitions.len();

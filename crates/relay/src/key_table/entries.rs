@@ -10,14 +10,15 @@ use postrider_outbox::position::{IndexPlace, IndexRange};
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::DeadBlocker;
 
-use crate::blocker::{BlockReason, Blocker, KeyBlock};
+use crate::blocker::{Blocker, KeyBlock};
+use crate::key_table::dead::{DeadBlocked, MAX_DEAD_BLOCKED};
 use crate::lane::Lane;
 use crate::partition;
 
-/// Blocks that are remembered at most, some 20 MB; a scan finds a forgotten one again.
+/// Other blocks that are remembered at most, some 40 MB; a scan finds a forgotten one again.
 const MAX_REMEMBERED: usize = 100_000;
 
-/// The entries. A key is in at most one of the three maps.
+/// The entries. A key is in at most one of the first four maps.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// In which partitions keys may be registered as in flight or quarantined.
@@ -26,14 +27,14 @@ pub(super) struct Entries {
     /// Keys that wait for their turn in quarantine.
     pub(super) quarantined: HashMap<LaneKey, KeyBlock>,
     pub(super) blocked: HashMap<LaneKey, KeyBlock>,
-    /// All keys by their place in `lane_idx`. (A record that its producer has put into another
-    /// partition is not skipped there.)
+    /// Keys that dead records block.
+    pub(super) dead: DeadBlocked,
+    /// The keys of the other maps by their place in `lane_idx`. (A record that its producer has put
+    /// into another partition is not skipped there.)
     pub(super) positions: BTreeSet<IndexPlace>,
     /// No block ends before.
     pub(super) next_due: Option<Instant>,
     pub(super) recoveries: Recoveries,
-    /// Which keys dead records block, as the latest rotation read them; only for operators.
-    pub(super) dead_blockers: Vec<(LaneKey, RecordId)>,
     /// Whether the change stream carries the records, or is about to. Then no key is released
     /// before its pending records are known.
     pub(super) follows: bool,
@@ -125,10 +126,10 @@ impl Default for Entries {
             lanes: HashMap::new(),
             quarantined: HashMap::new(),
             blocked: HashMap::new(),
+            dead: DeadBlocked::default(),
             positions: BTreeSet::new(),
             next_due: None,
             recoveries: Recoveries::default(),
-            dead_blockers: Vec::new(),
             follows: false,
             pending_scans: HashMap::new(),
             withheld: HashMap::new(),
@@ -158,17 +159,24 @@ impl Entries {
         });
         let quarantined = self.quarantined.iter().map(|(key, wait)| (key, wait.blocker.partition));
         let foreign = held.chain(quarantined).filter(|(_, partition)| !self.owns(*partition));
-        let foreign: Vec<LaneKey> = foreign.map(|(key, _)| key.clone()).collect();
+        let foreign = foreign.map(|(key, _)| key.clone());
+        let dead = self.dead.iter().filter(|(key, _)| !self.owns(partition::of_key(key)));
+        let dead = dead.map(|(key, _)| LaneKey::Keyed(key.clone()));
+        let foreign: Vec<LaneKey> = foreign.chain(dead).collect();
         foreign.iter().for_each(|key| self.remove(key));
     }
 
     pub(super) fn index(&mut self, key: &LaneKey) {
         if let LaneKey::Keyed(name) = key {
             self.positions.extend(IndexRange::both_of(name).map(|range| (range, name.clone())));
-            // The remaining pages of a pass skip it, in any partition.
-            if self.follows && self.has_strays && !self.is_live {
-                self.unplaced.insert(key.clone());
-            }
+        }
+        self.skipped_from_now_on(key);
+    }
+
+    /// Notes that the remaining pages of a pass skip a key, in any partition.
+    fn skipped_from_now_on(&mut self, key: &LaneKey) {
+        if self.follows && self.has_strays && !self.is_live && matches!(key, LaneKey::Keyed(_)) {
+            self.unplaced.insert(key.clone());
         }
     }
 
@@ -188,6 +196,7 @@ impl Entries {
             (Some(due), Some(until)) => Some(due.min(until)),
             (due, until) => due.or(until),
         };
+        self.dead.remove(&key);
         self.index(&key);
         self.pending_scans.remove(&key);
         self.blocked.insert(key, wait);
@@ -213,6 +222,7 @@ impl Entries {
             return false;
         }
         self.blocked.remove(key);
+        self.dead.remove(key);
         self.pending_scans.remove(key);
         self.index(key);
         self.lanes.insert(key.clone(), lane.clone());
@@ -232,15 +242,25 @@ impl Entries {
     }
 
     pub(super) fn is_tracked(&self, key: &LaneKey) -> bool {
-        self.lanes.contains_key(key)
-            || self.block_of(key).is_some()
-            || self.pending_scans.contains_key(key)
+        self.is_registered(key) || self.pending_scans.contains_key(key)
+    }
+
+    fn is_registered(&self, key: &LaneKey) -> bool {
+        self.lanes.contains_key(key) || self.waits(key)
+    }
+
+    /// Returns whether a key is blocked, or in quarantine.
+    pub(super) fn waits(&self, key: &LaneKey) -> bool {
+        self.block_of(key).is_some() || self.dead.get(key).is_some()
     }
 
     /// Returns the partition and the record of a registered key.
     pub(super) fn location(&self, key: &LaneKey) -> Option<(u8, RecordId)> {
         if let Some(lane) = self.lanes.get(key) {
             return Some((lane.partition, lane.single()));
+        }
+        if let Some(dead) = self.dead.get(key) {
+            return Some((dead.blocker.partition, dead.blocker.id.clone()));
         }
         let wait = self.block_of(key)?;
         Some((wait.blocker.partition, wait.blocker.id.clone()))
@@ -278,7 +298,7 @@ impl Entries {
 
     pub(super) fn require_scan(&mut self, key: LaneKey, partition: u8, id: RecordId) {
         self.record_stray(&key, partition);
-        let is_registered = self.lanes.contains_key(&key) || self.block_of(&key).is_some();
+        let is_registered = self.is_registered(&key);
         let strays = self.strays_of(&key);
         let own = match &key {
             LaneKey::Keyed(name) => partition::of_key(name),
@@ -294,14 +314,32 @@ impl Entries {
     }
 
     pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, DeadBlocker)>) {
-        for (key, dead) in keys {
-            self.record_stray(&key, dead.partition);
-            let blocker = Blocker::dead(dead.id, dead.partition);
-            self.block(key, KeyBlock::new(BlockReason::Blocked, blocker, None));
+        for (lane, dead) in keys {
+            let LaneKey::Keyed(key) = &lane else { continue };
+            self.record_stray(&lane, dead.partition);
+            if self.lanes.contains_key(&lane) || self.quarantined.contains_key(&lane) {
+                continue;
+            }
+            if self.dead.get(&lane).is_none() && self.dead.len() >= MAX_DEAD_BLOCKED {
+                self.is_over_capacity = true;
+                continue;
+            }
+            if self.blocked.contains_key(&lane) {
+                self.remove(&lane);
+            }
+            self.skipped_from_now_on(&lane);
+            self.pending_scans.remove(&lane);
+            self.dead.insert(key.clone(), dead);
         }
     }
 
-    /// Returns the block of a key, including a wait for its turn in quarantine.
+    /// Returns whether there was no room for all blocked keys: they are at least as many as these.
+    pub(super) fn is_full(&self) -> bool {
+        self.blocked.len() >= MAX_REMEMBERED || self.dead.len() >= MAX_DEAD_BLOCKED
+    }
+
+    /// Returns the block of a key, including a wait for its turn in quarantine; not by a dead
+    /// record.
     pub(super) fn block_of(&self, key: &LaneKey) -> Option<&KeyBlock> {
         self.blocked.get(key).or_else(|| self.quarantined.get(key))
     }
@@ -310,6 +348,7 @@ impl Entries {
         self.lanes.remove(key);
         self.quarantined.remove(key);
         self.blocked.remove(key);
+        self.dead.remove(key);
         if let LaneKey::Keyed(key) = key {
             for range in IndexRange::both_of(key) {
                 self.positions.remove(&(range, key.clone()));

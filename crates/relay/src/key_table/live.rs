@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Placement, Record};
-use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
@@ -73,10 +72,11 @@ impl KeyTable {
         entries.follows = true;
         entries.period = entries.period.next();
         entries.is_over_capacity = false;
-        entries.dead_blockers.clear();
         if entries.has_strays {
             let waits = entries.blocked.keys().chain(entries.quarantined.keys());
-            let all: HashSet<LaneKey> = entries.lanes.keys().chain(waits).cloned().collect();
+            let dead = entries.dead.iter().map(|(key, _)| LaneKey::Keyed(key.clone()));
+            let all: HashSet<LaneKey> =
+                entries.lanes.keys().chain(waits).cloned().chain(dead).collect();
             entries.unplaced = all;
         }
         // Events that came meanwhile were only a reason to scan.
@@ -106,9 +106,7 @@ impl KeyTable {
         entries.strays.clear();
         entries.unplaced.clear();
         entries.lanes.values().for_each(|lane| lane.leave_incomplete());
-        entries.release_blocked(|wait| {
-            matches!(wait.reason, BlockReason::Blocked | BlockReason::Repair)
-        });
+        entries.release_blocked(|wait| wait.reason == BlockReason::Repair);
     }
 
     /// Returns the state of the lane of a record that became pending at this moment.
@@ -122,7 +120,7 @@ impl KeyTable {
             // It was deleted, and inserted again.
             Some(lane) if lane.expects(&record.id) => KeyState::Blocked,
             Some(lane) => KeyState::InFlight(lane.clone()),
-            None if entries.block_of(key).is_some() || entries.pending_scans.contains_key(key) => {
+            None if entries.waits(key) || entries.pending_scans.contains_key(key) => {
                 KeyState::Blocked
             }
             None => KeyState::Idle,
@@ -246,7 +244,7 @@ impl KeyTable {
         }
         let until = Some(Instant::now() + REPAIR_PAUSE);
         for (key, head) in heads {
-            if entries.block_of(&key).is_none() {
+            if !entries.waits(&key) {
                 entries.block(key, KeyBlock::new(BlockReason::Repair, head, until));
             }
         }
@@ -255,13 +253,5 @@ impl KeyTable {
     /// Unblocks the keys that wait for a correction: some were made.
     pub(crate) fn unblock_repaired(&self) {
         self.entries.lock().release_blocked(|wait| wait.reason == BlockReason::Repair);
-    }
-
-    /// Blocks these keys by their dead records, if the stream carries the records.
-    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
-        let mut entries = self.entries.lock();
-        if entries.follows {
-            entries.block_by_dead(keys);
-        }
     }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bson::Bson;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::position::{IndexPlace, IndexRange, Position};
 use postrider_outbox::record::LaneKey;
-use postrider_outbox::snapshot::{MAX_KEYS_BYTES, SkippedKeys};
+use postrider_outbox::snapshot::{DeadBlocker, MAX_KEYS_BYTES, SkippedKeys};
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
+use crate::key_table::dead::stamped_behind;
 
 /// Keys that one read is asked to skip, approximately: as many as the server turns into index
 /// bounds in a millisecond or two.
@@ -25,8 +27,8 @@ pub struct BlockedKey {
     pub reason: BlockReason,
     /// The `_id` of the record that it waits for.
     pub blocker: RecordId,
-    /// The details, if the relay knows more than the blocker.
-    pub wait: Option<KeyBlock>,
+    /// The details.
+    pub wait: KeyBlock,
 }
 
 impl KeyTable {
@@ -72,10 +74,7 @@ impl KeyTable {
     ) -> (Vec<(LaneKey, Blocker)>, Option<IndexPlace>) {
         let entries = self.entries.lock();
         let (mut found, mut bytes) = (Vec::new(), 0);
-        // Each key once, by its partition.
-        let first = (IndexRange::Partition(0), "".into());
-        let from = from.map_or(Bound::Included(first), |from| Bound::Excluded(from.clone()));
-        for place in entries.positions.range((from, Bound::Unbounded)) {
+        for place in entries.positions.range((stamped_behind(from), Bound::Unbounded)) {
             let key = LaneKey::Keyed(place.1.clone());
             let Some(wait) = entries.block_of(&key) else { continue };
             if wait.blocker.is_comparable() {
@@ -100,22 +99,37 @@ impl KeyTable {
         some.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
     }
 
-    /// Returns the keys that dead records block, and by which: a recheck compares these by id.
-    pub(crate) fn dead_blockers(&self) -> Vec<(LaneKey, Blocker)> {
-        let entries = self.entries.lock();
-        let blocked =
-            entries.blocked.iter().filter(|(_, wait)| wait.reason == BlockReason::Blocked);
-        blocked.map(|(key, wait)| (key.clone(), wait.blocker.clone())).collect()
+    /// Returns how many keys dead records block.
+    pub(crate) fn dead_count(&self) -> usize {
+        self.entries.lock().dead.len()
+    }
+
+    /// Returns this many keys that dead records block, behind the given place, and by which record.
+    /// Returns also the place to continue behind, if any.
+    pub(crate) fn dead_blockers(
+        &self,
+        from: Option<&IndexPlace>,
+        count: usize,
+    ) -> (Vec<(Arc<str>, RecordId)>, Option<IndexPlace>) {
+        self.entries.lock().dead.some(from, count)
+    }
+
+    /// Returns the keys that these dead records block.
+    pub(crate) fn blocked_by(&self, ids: &[RecordId]) -> Vec<(Arc<str>, RecordId)> {
+        self.entries.lock().dead.blocked_by(ids)
     }
 
     /// Returns blocked keys, up to `limit`, or one key.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Vec<BlockedKey> {
         let entries = self.entries.lock();
         let is_requested = |lane: &LaneKey| key.is_none_or(|key| lane.as_str() == key);
-        let of_dead = entries.dead_blockers.iter().filter(|(lane, _)| is_requested(lane));
-        let of_dead = of_dead.map(|(lane, blocker)| {
-            let (lane, blocker) = (lane.clone(), blocker.clone());
-            BlockedKey { lane, reason: BlockReason::Blocked, blocker, wait: None }
+        let of_dead = entries.dead.iter().filter(|(name, _)| key.is_none_or(|key| key == &***name));
+        let of_dead = of_dead.map(|(key, dead)| {
+            let DeadBlocker { id, partition } = dead.blocker.clone();
+            let (lane, reason) = (LaneKey::Keyed(key.clone()), BlockReason::Blocked);
+            let mut wait = KeyBlock::new(reason, Blocker::dead(id.clone(), partition), None);
+            wait.since = dead.since;
+            BlockedKey { lane, reason, blocker: id, wait }
         });
         let waits = entries
             .blocked
@@ -124,7 +138,7 @@ impl KeyTable {
             .filter(|(lane, _)| is_requested(lane));
         let waits = waits.map(|(lane, wait)| {
             let (reason, blocker) = (wait.reason, wait.blocker.id.clone());
-            BlockedKey { lane: lane.clone(), reason, blocker, wait: Some(wait.clone()) }
+            BlockedKey { lane: lane.clone(), reason, blocker, wait: wait.clone() }
         });
         of_dead.chain(waits).take(limit).collect()
     }
@@ -138,7 +152,9 @@ impl KeyTable {
         let is_on_the_way = |place: &&IndexPlace| {
             (place.0 == IndexRange::Unstamped) == (first.0 == IndexRange::Unstamped)
         };
-        for place in entries.positions.range(first.clone()..).take_while(is_on_the_way) {
+        let places =
+            in_order(entries.positions.range(first.clone()..), entries.dead.places_from(&first));
+        for place in places.take_while(is_on_the_way) {
             let is_full = over.keys.len() >= MAX_SKIPPED_KEYS || bytes >= MAX_KEYS_BYTES / 2;
             if is_full {
                 over.until = last;
@@ -167,8 +183,26 @@ impl KeyTable {
             *counts.entry(wait.reason).or_default() += 1;
         }
         counts.insert(BlockReason::Quarantined, entries.quarantined.len());
-        *counts.entry(BlockReason::Blocked).or_default() += entries.dead_blockers.len();
+        counts.insert(BlockReason::Blocked, entries.dead.len());
         let count = |reason| counts.get(&reason).copied().unwrap_or(0);
         BlockReason::ALL.map(|reason| (reason, count(reason))).to_vec()
     }
+
+    /// Returns whether more keys may be blocked than are counted.
+    pub fn counts_are_at_least(&self) -> bool {
+        self.entries.lock().is_full()
+    }
+}
+
+/// Merges two sequences in their order.
+fn in_order<'a, T: Ord + 'a>(
+    one: impl Iterator<Item = &'a T>,
+    other: impl Iterator<Item = &'a T>,
+) -> impl Iterator<Item = &'a T> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if first <= second => one.next(),
+        (Some(_), None) => one.next(),
+        _ => other.next(),
+    })
 }

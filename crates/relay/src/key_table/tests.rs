@@ -351,7 +351,7 @@ fn key_is_read_in_its_own_partition_not_its_blockers() {
     let foreign = own.wrapping_add(1);
     key_table.set_owned(&[own]);
     let dead = DeadBlocker { id: head("dead").id, partition: foreign };
-    key_table.record_dead_blockers(vec![(key("k"), dead)]);
+    key_table.block_by_dead(vec![(key("k"), dead)]);
 
     key_table.release(&key("k"));
 
@@ -457,10 +457,8 @@ fn live_state_is_forgotten_when_rotations_resume() {
     let key_table = go_live();
     let lane = take(&key_table, "busy");
     withhold(&key_table, "unscanned", 5);
-    key_table.record_dead_blockers(vec![(
-        key("blocked"),
-        DeadBlocker { id: head("dead").id, partition: 0 },
-    )]);
+    key_table
+        .block_by_dead(vec![(key("blocked"), DeadBlocker { id: head("dead").id, partition: 0 })]);
     block(&key_table, "paused");
     assert!(key_table.live_period().is_some());
 
@@ -469,7 +467,7 @@ fn live_state_is_forgotten_when_rotations_resume() {
     assert_eq!(key_table.live_period(), None);
     assert_eq!(key_table.pending_scans(), 0);
     assert!(!lane.offer(&head("next")));
-    assert_eq!(all_pages(&key_table).0.len(), 2, "the one in hand, and the one that waits");
+    assert_eq!(all_pages(&key_table).0.len(), 3, "the one in hand, and those that wait");
 }
 
 /// It began before rotations found the records for a while, and ended after.
@@ -518,4 +516,72 @@ fn key_seen_in_another_partition_is_read_there_too() {
     let mut places = [own, other];
     places.sort_unstable();
     assert_eq!(key_table.partitions_of(&key("k")), places);
+}
+
+fn block_by_dead(key_table: &KeyTable, name: &str) {
+    let dead = DeadBlocker { id: head(name).id, partition: partition::of_key(name) };
+    key_table.block_by_dead(vec![(key(name), dead)]);
+}
+
+#[test]
+fn pages_skip_keys_of_dead_records_among_the_others() {
+    let key_table = all();
+    let names: BTreeSet<String> = (0..3_000).map(|n| format!("k-{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        if n % 2 == 0 { block(&key_table, name) } else { block_by_dead(&key_table, name) }
+    }
+
+    let (seen, pages) = all_pages(&key_table);
+
+    assert_eq!((seen, pages), (names, 4));
+    let counts = key_table.counts_by_reason();
+    assert!(counts.contains(&(BlockReason::Blocked, 1_500)), "{counts:?}");
+    assert!(!key_table.counts_are_at_least());
+}
+
+#[test]
+fn key_waits_for_one_thing_the_dead_record_or_another() {
+    let key_table = all();
+    block(&key_table, "k");
+    block_by_dead(&key_table, "k");
+    assert_eq!((key_table.dead_count(), held_count(&key_table)), (1, 1));
+
+    block(&key_table, "k");
+    assert_eq!((key_table.dead_count(), held_count(&key_table)), (0, 1));
+    block_by_dead(&key_table, "k");
+    let lane = Lane::new(key("k"), 0);
+    assert!(key_table.register(&lane, &head("k")), "a snapshot has shown it ready");
+    block_by_dead(&key_table, "k");
+
+    assert_eq!((key_table.dead_count(), held_count(&key_table)), (0, 0));
+}
+
+#[test]
+fn key_is_unblocked_from_its_own_dead_record_only() {
+    let key_table = go_live();
+    block_by_dead(&key_table, "k");
+
+    let name: Arc<str> = "k".into();
+    assert!(key_table.unblock_from_dead(&name, &head("another").id).is_none());
+    assert!(key_table.unblock_from_dead(&name, &head("k").id).is_some());
+
+    assert_eq!(asked(&key_table), ["k"]);
+    assert!(key_table.unblock_from_dead(&name, &head("k").id).is_none());
+}
+
+#[test]
+fn keys_of_dead_records_beyond_the_limit_are_forgotten_and_reported() {
+    let key_table = go_live();
+    let dead = |n: usize| {
+        let key = n.to_string();
+        let dead = DeadBlocker { id: RecordId::Int(n as i64), partition: partition::of_key(&key) };
+        (LaneKey::Keyed(key.into()), dead)
+    };
+    key_table.block_by_dead((0..dead::MAX_DEAD_BLOCKED - 1).map(dead).collect());
+    assert!(!key_table.counts_are_at_least() && !key_table.is_over_capacity());
+
+    key_table.block_by_dead((0..=dead::MAX_DEAD_BLOCKED).map(dead).collect());
+
+    assert_eq!(key_table.dead_count(), dead::MAX_DEAD_BLOCKED);
+    assert!(key_table.counts_are_at_least() && key_table.is_over_capacity());
 }

@@ -14,6 +14,7 @@ use postrider_outbox::snapshot::{
 };
 use postrider_store::StoreError;
 
+use crate::partition;
 use crate::scanner::Scanner;
 use crate::scanner::snapshot_blockers::{Earliest, SnapshotBlockers};
 use crate::sink::Sink;
@@ -22,8 +23,12 @@ use crate::sink::Sink;
 /// Without their payloads they are small.
 pub(crate) const MISPLACED_PAGE: usize = 100;
 
-/// Keys blocked by dead records that one scan reads.
-const MAX_DEAD_BLOCKERS: usize = 2_000;
+/// Keys blocked by dead records that a scan reads without asking for any. With more of them it asks
+/// about those that it is about to plan.
+const FEW_DEAD: usize = 100;
+
+/// Keys blocked by dead records that one query returns.
+const DEAD_PAGE: usize = 2_000;
 
 /// Misplaced records that one query about some keys returns.
 const MAX_ANSWERS: usize = 500;
@@ -51,18 +56,42 @@ impl<S: Sink> Scanner<'_, S> {
         brought.into_iter().for_each(|(lane, seq)| note(&mut misplaced, lane, seq));
         refused.into_iter().for_each(|(_, lane, seq)| note(&mut misplaced, lane, seq));
         records.iter().for_each(|record| note(&mut misplaced, record.lane.clone(), record.seq));
-        let dead = if self.context.settings.is_ordered() {
-            snapshot.blocked(None, MAX_DEAD_BLOCKERS).await?
-        } else {
-            Vec::new()
-        };
-        let has_all_dead = dead.len() < MAX_DEAD_BLOCKERS;
-        let dead = dead.into_iter().collect();
+        let (mut dead, mut has_all_dead) = (HashMap::new(), true);
+        if self.context.settings.is_ordered() {
+            // (If it is known that there are more, nothing is read in vain.)
+            if self.context.state.key_table.dead_count() < FEW_DEAD {
+                dead.extend(snapshot.blocked(None, FEW_DEAD).await?);
+                has_all_dead = dead.len() < FEW_DEAD;
+            } else {
+                has_all_dead = false;
+            }
+        }
         Ok((SnapshotBlockers { misplaced, dead, has_all_misplaced, has_all_dead }, records))
     }
 
-    /// Reads what a plan requires: the records of a stretch, and what blocks their keys. Returns
-    /// also the keys whose blockers are not known; their records are left out.
+    /// Blocks the keys of the owned partitions that dead records block in this snapshot: all of
+    /// them, page by page. The relay would not know a key that nothing is pending behind.
+    pub(crate) async fn block_all_dead(
+        &self,
+        snapshot: &mut OutboxSnapshot,
+        owned: &[u8],
+    ) -> Result<(), StoreError> {
+        let mut behind: Option<LaneKey> = None;
+        loop {
+            let key = behind.as_ref().map(LaneKey::as_str);
+            let page = snapshot.blocked_behind(key, DEAD_PAGE).await?;
+            let next = page.last().filter(|_| page.len() == DEAD_PAGE);
+            behind = next.map(|(key, _)| key.clone());
+            self.context.state.key_table.block_by_dead(dead_within(page, owned));
+            if behind.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads what a plan requires: the records of a stretch, and what blocks their keys, and the
+    /// key `about` that is scanned. Returns also the keys whose blockers are not known; their
+    /// records are left out.
     ///
     /// On a standalone server, where reads share no snapshot, the stretch is read twice, and a run
     /// ends before a record that only the second read has shown. A record that existed before one
@@ -74,10 +103,11 @@ impl<S: Sink> Scanner<'_, S> {
         mut records: Vec<Record>,
         mut blockers: SnapshotBlockers,
         stretch: &ScanRange<'_>,
+        about: Option<&LaneKey>,
         room: ReadLimit,
         snapshot: &mut OutboxSnapshot,
     ) -> Result<(Vec<Record>, SnapshotBlockers, HashSet<LaneKey>), StoreError> {
-        if records.is_empty() {
+        if records.is_empty() && about.is_none() {
             return Ok((records, blockers, HashSet::new()));
         }
         let is_twice = !snapshot.is_one_moment();
@@ -88,22 +118,35 @@ impl<S: Sink> Scanner<'_, S> {
         let asks_blocked =
             self.context.settings.is_ordered() && (is_twice || !blockers.has_all_dead);
         let asks = asks_misplaced || asks_blocked;
-        let keys = if asks { keys_of(&records) } else { Vec::new() };
+        let keys = if asks { keys_of(&records, about) } else { Vec::new() };
         let mut unknown = HashSet::new();
         if asks_misplaced {
             unknown.extend(narrow(&mut blockers.misplaced, snapshot, &keys).await?);
+        }
+        if asks_blocked {
+            unknown.extend(blocked_of(&mut blockers.dead, snapshot, &keys).await?);
         }
         if is_twice {
             let seqs = records.iter().map(|record| (record.id.clone(), record.seq));
             let first: HashMap<RecordId, Option<Timestamp>> = seqs.collect();
             records = seen_twice(snapshot.read(stretch, room).await?, &first);
-        }
-        if asks_blocked {
             unknown.extend(blocked_of(&mut blockers.dead, snapshot, &keys).await?);
         }
         records.retain(|record| !unknown.contains(&record.lane));
         Ok((records, blockers, unknown))
     }
+}
+
+/// Returns those of these keys that are in these partitions, by their hash or by their dead record.
+fn dead_within(mut keys: Vec<(LaneKey, DeadBlocker)>, owned: &[u8]) -> Vec<(LaneKey, DeadBlocker)> {
+    keys.retain(|(lane, dead)| match lane {
+        LaneKey::Keyed(key) => {
+            owned.contains(&partition::of_key(key)) || owned.contains(&dead.partition)
+        }
+        // It has no record behind it.
+        LaneKey::Single(_) => false,
+    });
+    keys
 }
 
 /// Reads the earliest misplaced records of these keys, with a few reads of a limited size. Returns
@@ -133,12 +176,8 @@ async fn blocked_of(
     let mut unknown = Unknown::of(keys);
     for _ in 0..MAX_QUERIES {
         let Some(keys) = unknown.keys() else { break };
-        let found = snapshot.blocked(Some(&keys), MAX_DEAD_BLOCKERS).await?;
-        unknown.answered(
-            &keys,
-            found.iter().map(|(lane, _)| lane),
-            found.len() < MAX_DEAD_BLOCKERS,
-        );
+        let found = snapshot.blocked(Some(&keys), DEAD_PAGE).await?;
+        unknown.answered(&keys, found.iter().map(|(lane, _)| lane), found.len() < DEAD_PAGE);
         blocked.extend(found);
     }
     Ok(unknown.0)
@@ -199,8 +238,9 @@ fn seen_twice(again: Vec<Record>, first: &HashMap<RecordId, Option<Timestamp>>) 
     again.into_iter().filter(is_known).collect()
 }
 
-fn keys_of(records: &[Record]) -> Vec<Bson> {
-    let keys: HashSet<&LaneKey> = records.iter().map(|record| &record.lane).collect();
+fn keys_of(records: &[Record], about: Option<&LaneKey>) -> Vec<Bson> {
+    let lanes = records.iter().map(|record| &record.lane);
+    let keys: HashSet<&LaneKey> = lanes.chain(about).collect();
     keys.into_iter().filter_map(key_of).collect()
 }
 
@@ -208,7 +248,7 @@ fn lane_of(key: &Bson) -> Option<LaneKey> {
     key.as_str().map(|key| LaneKey::Keyed(key.into()))
 }
 
-pub(super) fn key_of(lane: &LaneKey) -> Option<Bson> {
+fn key_of(lane: &LaneKey) -> Option<Bson> {
     match lane {
         LaneKey::Keyed(key) => Some(Bson::String(key.to_string())),
         LaneKey::Single(_) => None,

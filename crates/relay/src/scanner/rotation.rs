@@ -4,12 +4,11 @@ use bson::Bson;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::position::Position;
 use postrider_outbox::record::Record;
-use postrider_outbox::snapshot::{ScanRange, first_keys, size_of};
+use postrider_outbox::snapshot::{ScanRange, size_of};
 use postrider_store::StoreError;
 
 use crate::metrics::ReadSource;
 use crate::partition;
-use crate::scanner::blockers::key_of;
 use crate::scanner::planning::RunLimit;
 use crate::scanner::{OpenScan, ScanResult, Scanner};
 use crate::sink::Sink;
@@ -25,16 +24,16 @@ impl<S: Sink> Scanner<'_, S> {
     ) -> Result<ScanResult, StoreError> {
         let key_table = &self.context.state.key_table;
         let OpenScan { mut snapshot, blockers, taken_keys, recoveries, start, owned, room } = open;
-        result.is_all = blockers.has_all_dead && blockers.has_all_misplaced;
-        key_table.record_dead_blockers(blockers.dead_within(owned));
-        // Keys that are not skipped are read, and left out of the plan.
-        let blocked = first_keys(blockers.dead.keys().filter_map(key_of));
+        result.is_all = blockers.has_all_misplaced;
+        if start.follows && from.is_start() {
+            // The stream reports later ones.
+            self.block_all_dead(&mut snapshot, owned).await?;
+        }
         let mut left = room;
         let (mut plans, mut shown, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         loop {
-            let mut over = key_table.keys_to_skip(&from);
+            let over = key_table.keys_to_skip(&from);
             result.skipped += over.keys.len();
-            over.keys.extend_from_slice(&blocked);
             let page = snapshot.page(&from, owned, &over, left).await?;
             self.context.metrics.seen(ReadSource::Scan, page.records.len());
             skipped.extend(page.skipped);
@@ -45,7 +44,7 @@ impl<S: Sink> Scanner<'_, S> {
             left.bytes = left.bytes.saturating_sub(size_of(&page.records));
             let stretch = ScanRange::Page(&from, owned, &over);
             let (records, blockers, unknown) = self
-                .plan_basis(page.records, blockers.clone(), &stretch, left, &mut snapshot)
+                .plan_basis(page.records, blockers.clone(), &stretch, None, left, &mut snapshot)
                 .await?;
             skipped.extend(unknown);
             self.record_places(&records, &blockers);

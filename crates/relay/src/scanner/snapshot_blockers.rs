@@ -16,7 +16,7 @@ pub(super) type Earliest = HashMap<LaneKey, Option<Timestamp>>;
 #[derive(Clone, Debug)]
 pub(super) struct SnapshotBlockers {
     pub(super) misplaced: Earliest,
-    /// Keys that a dead record blocks, and which.
+    /// Keys that a dead record blocks, and which; as far as read.
     pub(super) dead: HashMap<LaneKey, DeadBlocker>,
     /// Whether these are all misplaced records.
     pub(super) has_all_misplaced: bool,
@@ -41,19 +41,5 @@ impl SnapshotBlockers {
         });
         let ours = keys.filter(|(_, partition)| owned.contains(partition));
         ours.map(|(lane, partition)| (lane.clone(), Blocker::unseen(partition))).collect()
-    }
-
-    /// Returns the keys of these partitions that dead records block; beyond the limit of one scan,
-    /// only the ones that were read.
-    pub(super) fn dead_within(&self, owned: &[u8]) -> Vec<(LaneKey, DeadBlocker)> {
-        let is_ours = |(lane, dead): &(&LaneKey, &DeadBlocker)| match lane {
-            LaneKey::Keyed(key) => {
-                owned.contains(&partition::of_key(key)) || owned.contains(&dead.partition)
-            }
-            // It has no record behind it.
-            LaneKey::Single(_) => false,
-        };
-        let blocked = self.dead.iter().filter(is_ours);
-        blocked.map(|(lane, dead)| (lane.clone(), dead.clone())).collect()
     }
 }

@@ -114,8 +114,12 @@ impl<S: Sink> Scanner<'_, S> {
         self.context.metrics.seen(ReadSource::Scan, records.len());
         let is_cut = own.is_filled_by(&records);
         room.bytes = room.bytes.saturating_sub(size_of(&records));
+        let scanned = match target {
+            ScanTarget::Scan(key, _) => Some(key),
+            ScanTarget::At(_) | ScanTarget::Refill(_) => None,
+        };
         let (records, blockers, unknown) =
-            self.plan_basis(records, blockers.clone(), stretch, own, snapshot).await?;
+            self.plan_basis(records, blockers.clone(), stretch, scanned, own, snapshot).await?;
         self.record_places(&records, &blockers);
         let records = self.in_lanes(records);
         let is_empty = records.is_empty();
@@ -130,12 +134,7 @@ impl<S: Sink> Scanner<'_, S> {
                 dead: blockers.dead.get(key).cloned(),
                 is_empty,
                 is_cut,
-                // (Beyond the limits the blockers are known only for the keys of the records that
-                // were read.)
-                is_known: unknown.is_empty()
-                    && !blockers.misplaced.contains_key(key)
-                    && (blockers.has_all_misplaced || !is_empty)
-                    && (blockers.has_all_dead || !is_empty),
+                is_known: unknown.is_empty() && !blockers.misplaced.contains_key(key),
             }),
         };
         Ok(Answer { plan, about })

@@ -6,9 +6,10 @@
 //! relay, one key, two records. Leases and order are in `protocol`; this checks whether work can
 //! finish.
 //!
-//! A key that its dead record blocks is in the table while the change stream carries the records
-//! (`BlockReason::Blocked`), until `relay::recheck` finds that the record no longer blocks it. Where
-//! rotations find the records, each of them reads which keys are blocked, and the table has none.
+//! A key that its dead record blocks stays in the table until `relay::dead_blockers` finds that the
+//! record no longer blocks it. It reads the records of all such keys again and again; or, if they
+//! are many, those that a stream names, and that of each key once after it was added: the scan that
+//! has found the key blocked may have read before a change that the stream has named already.
 
 use stateright::{Model, Property};
 
@@ -24,6 +25,8 @@ enum Without {
     Circuit,
     /// A block by a dead record ends when the record no longer blocks.
     Recheck,
+    /// The dead record of a key is read again once the key is in the table.
+    Verification,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,6 +75,12 @@ struct State {
     blocked: Option<Blocked>,
     /// The circuit of the sick sink is open.
     is_open: bool,
+    /// A scan has read that this dead record blocks the key, which is not in the table yet.
+    found_dead: Option<usize>,
+    /// The dead record was not read again since the key is in the table.
+    is_unverified: bool,
+    /// Records whose end of death the stream has yet to name.
+    to_name: [bool; RECORDS],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +88,14 @@ enum Action {
     /// A producer inserts the next record: due at once, or much later; for either sink.
     Insert(usize, Due, bool),
     Scan,
+    /// The scan that has found the key blocked by a dead record adds it to the table.
+    Add,
     /// The record that a scan met fails: again after a backoff, or dead.
     Fail,
     Die,
     /// A backoff ends.
     BecomeDue(usize),
-    /// `poll_interval` has passed since the key was blocked.
+    /// `poll_interval` has passed since the key was blocked, or the stream is read.
     Poll,
     Open,
     Close,
@@ -99,8 +110,8 @@ struct Book {
     without: Option<Without>,
     /// Whether a death blocks the key, until an operator acts.
     blocks: bool,
-    /// Whether the change stream carries the records, and not rotations.
-    follows: bool,
+    /// Whether a stream names the dead records that may no longer block.
+    is_watched: bool,
 }
 
 impl Book {
@@ -126,7 +137,7 @@ impl Book {
         let is_open = state.is_open;
         let record = &mut state.records[number];
         if self.holds(record.status) {
-            state.blocked = Some(Blocked::Dead(number)).filter(|_| self.follows);
+            state.found_dead = Some(number);
             return;
         }
         state.blocked = match (record.due, record.is_for_sick && is_open) {
@@ -143,9 +154,29 @@ impl Book {
         }
     }
 
+    /// Reads blockers again.
+    fn poll(self, state: &mut State) {
+        let named = std::mem::take(&mut state.to_name);
+        let verifies = std::mem::take(&mut state.is_unverified) && self.has(Without::Verification);
+        let ends = match state.blocked {
+            Some(Blocked::Dead(number)) => {
+                let is_read = !self.is_watched || named[number] || verifies;
+                is_read && !self.holds(state.records[number].status) && self.has(Without::Recheck)
+            }
+            _ => self.has(Without::End),
+        };
+        state.blocked = state.blocked.filter(|_| !ends);
+    }
+
     fn after(self, state: &State, action: Action) -> State {
         let mut state = state.clone();
         match action {
+            Action::Add => {
+                if let Some(number) = state.found_dead.take() {
+                    state.blocked = Some(Blocked::Dead(number));
+                    state.is_unverified = self.is_watched;
+                }
+            }
             Action::Insert(number, due, is_for_sick) => {
                 state.records[number] = Record { status: Status::Pending, due, is_for_sick };
             }
@@ -157,15 +188,7 @@ impl Book {
                     state.blocked = None;
                 }
             }
-            Action::Poll => {
-                let ends = match state.blocked {
-                    Some(Blocked::Dead(number)) => {
-                        !self.holds(state.records[number].status) && self.has(Without::Recheck)
-                    }
-                    _ => self.has(Without::End),
-                };
-                state.blocked = state.blocked.filter(|_| !ends);
-            }
+            Action::Poll => self.poll(&mut state),
             Action::Open => state.is_open = true,
             Action::Close => {
                 state.is_open = false;
@@ -173,9 +196,14 @@ impl Book {
                     state.blocked = None;
                 }
             }
-            Action::Discard(number) => state.records[number].status = Status::Over,
+            Action::Discard(number) => {
+                state.to_name[number] |=
+                    self.is_watched && self.holds(state.records[number].status);
+                state.records[number].status = Status::Over;
+            }
             Action::MakeDue(number) => state.records[number].due = Due::Now,
             Action::Requeue(number) => {
+                state.to_name[number] |= self.is_watched;
                 state.records[number].status = Status::Pending;
                 state.records[number].due = Due::Now;
             }
@@ -192,8 +220,9 @@ impl Book {
                     state = self.after(&state, Action::BecomeDue(number));
                 }
             }
-            state = self.after(&state, Action::Poll);
-            state = self.after(&state, Action::Scan);
+            for action in [Action::Add, Action::Poll, Action::Scan] {
+                state = self.after(&state, action);
+            }
         }
         let Some(head) = self.head(&state) else { return true };
         let head = &state.records[head];
@@ -217,8 +246,11 @@ impl Model for Book {
             }
         }
         actions.extend([Action::Scan, Action::Fail, Action::Die, Action::Open, Action::Close]);
-        if state.blocked.is_some() {
+        if state.blocked.is_some() || state.to_name.contains(&true) {
             actions.push(Action::Poll);
+        }
+        if state.found_dead.is_some() {
+            actions.push(Action::Add);
         }
         for (number, record) in state.records.iter().enumerate() {
             match record.status {
@@ -250,8 +282,7 @@ impl Model for Book {
                 state.blocked == Some(Blocked::Circuit)
             }),
             Property::sometimes("a key is blocked by its dead", |book: &Self, state: &State| {
-                let is_in_book = matches!(state.blocked, Some(Blocked::Dead(_)));
-                is_in_book || !(book.follows && book.blocks)
+                matches!(state.blocked, Some(Blocked::Dead(_))) || !book.blocks
             }),
         ]
     }
@@ -259,16 +290,15 @@ impl Model for Book {
 
 const FINISH: &str = "work can finish";
 
-fn check(without: Option<Without>, blocks: bool, follows: bool) -> Walk {
-    walk(Book { without, blocks, follows })
+fn check(without: Option<Without>, blocks: bool, is_watched: bool) -> Walk {
+    walk(Book { without, blocks, is_watched })
 }
 
 #[test]
 fn a_blocked_key_continues_whatever_resolves_its_blocker() {
     check(None, false, false).assert_holds("`book`: skip", "test");
     check(None, true, false).assert_holds("`book`: block", "test");
-    let name = "`book`: block, while the change stream carries the records";
-    check(None, true, true).assert_holds(name, "test");
+    check(None, true, true).assert_holds("`book`: block, with a stream of what changes", "test");
 }
 
 #[test]
@@ -279,8 +309,14 @@ fn a_block_has_an_end() {
 
 #[test]
 fn a_block_by_a_dead_record_ends_when_it_no_longer_blocks() {
-    let walk = check(Some(Without::Recheck), true, true);
+    let walk = check(Some(Without::Recheck), true, false);
     walk.assert_breaks("`book`: a dead record in the book is read again", FINISH);
+}
+
+#[test]
+fn a_dead_record_is_read_again_once_its_key_is_in_the_table() {
+    let walk = check(Some(Without::Verification), true, true);
+    walk.assert_breaks("`book`: a dead record is read again once it is in the book", FINISH);
 }
 
 #[test]

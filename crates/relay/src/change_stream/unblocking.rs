@@ -1,0 +1,84 @@
+//! The stream of changes after which a dead record may no longer block its key.
+//!
+//! A deletion names only the `_id`, and the server cannot tell which of them mattered: the stream also
+//! passes those of delivered records, after their retention. So it is open only while many keys are
+//! blocked, apart from the stream that carries the records, whose events must not wait behind these.
+
+use std::time::Duration;
+
+use bson::raw::RawDocument;
+use bson::{Bson, Document, Timestamp, doc};
+use postrider_outbox::collections::Collections;
+use postrider_outbox::fields::{BLOCKS, DEAD, ID, KEY, LEASE_ID, STATUS};
+use postrider_outbox::ids::RecordId;
+use postrider_store::StoreError;
+
+use crate::change_stream::cursor::{EventCursor, Reading, broken};
+
+/// The stream is read at intervals: a waiting `getMore` would be evaluated at each write. The reply comes at
+/// once, with up to 1.5 MB.
+const READING: Reading = Reading { max_await: Duration::from_millis(1), batch_size: 5_000 };
+
+/// An open stream of such changes.
+pub(crate) struct Unblockings {
+    cursor: EventCursor,
+    /// The latest event.
+    read_until: Timestamp,
+}
+
+impl Unblockings {
+    /// Opens the stream: it shows every such change that a later snapshot does not show.
+    pub(crate) async fn open(collections: &Collections) -> Result<Self, StoreError> {
+        let cursor = EventCursor::open(collections, stages(), READING).await?;
+        let read_until = cursor.opened_at();
+        Ok(Self { cursor, read_until })
+    }
+
+    /// Returns the ids of records that have changed since.
+    pub(crate) async fn next(&mut self) -> Result<Vec<RecordId>, StoreError> {
+        let events = self.cursor.next(read).await?;
+        let mut ids = Vec::with_capacity(events.len());
+        for event in events {
+            let (id, at) = event.ok_or_else(|| broken("an event has no record".to_owned()))?;
+            self.read_until = self.read_until.max(at);
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// Returns the time of the latest event: a snapshot that does not show it says nothing.
+    pub(crate) fn read_until(&self) -> Timestamp {
+        self.read_until
+    }
+}
+
+fn stages() -> Vec<Document> {
+    const REMOVED: &str = "updateDescription.removedFields";
+    let changed = |name: &str| format!("updateDescription.updatedFields.{name}");
+    // A settlement changes the status too, and ends a lease: a dead record has none.
+    let left_dead = doc! {
+        changed(STATUS): { "$exists": true, "$ne": DEAD },
+        REMOVED: { "$ne": LEASE_ID },
+    };
+    let updated = doc! {
+        "operationType": "update",
+        "$or": [
+            left_dead,
+            { changed(BLOCKS): { "$exists": true, "$ne": true } },
+            { changed(KEY): { "$exists": true } },
+            { REMOVED: { "$in": [BLOCKS, KEY] } },
+        ],
+    };
+    let gone = doc! { "operationType": { "$in": ["delete", "replace"] } };
+    vec![
+        doc! { "$match": { "$or": [gone, updated] } },
+        doc! { "$project": { "clusterTime": 1, "documentKey": 1 } },
+    ]
+}
+
+fn read(event: Option<&RawDocument>) -> Option<(RecordId, Timestamp)> {
+    let event = event?;
+    let id = event.get_document("documentKey").ok()?.get(ID).ok()??;
+    let id = Bson::try_from(id).ok()?;
+    Some((RecordId::from(id), event.get_timestamp("clusterTime").ok()?))
+}
