@@ -316,6 +316,7 @@ fn context(
     {
         check_database(key, name, rules);
     }
+    config.events.check(rules);
     let all = common.map_or_else(|| outbox.to_owned(), |(_, name)| name);
     let mut own = |key, name: &Option<String>| {
         if let Some(name) = name {
@@ -331,6 +332,7 @@ fn context(
         request_ids: config.events.request_id_unique,
         auto_init_schema: config.outbox.auto_init_schema,
         feed: config.feed.enabled,
+        names: config.events.aggregates.clone(),
     }
 }
 

@@ -218,10 +218,11 @@ impl Problem {
     /// written.
     pub fn of_schema(error: &SchemaError) -> Self {
         let detail = error.to_string();
-        if let SchemaError::Store(source) = error {
-            return Self::of_failure(source.is_permanent(), source, detail);
+        match error {
+            SchemaError::Store(source) => Self::of_failure(source.is_permanent(), source, detail),
+            SchemaError::Name { .. } => Self::wrong("name", detail),
+            _ => Self::unusable(detail),
         }
-        Self::unusable(detail)
     }
 
     fn unusable(detail: String) -> Self {

@@ -193,3 +193,81 @@ async fn clients_that_read_nothing_stop_no_probe() {
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     api.stop().await;
 }
+
+/// The others of its limit are still under way.
+#[fixture::test]
+async fn excess_queries_are_refused_soon() {
+    let outbox = TestOutbox::new().await;
+    let (api, proxy) = behind_a_proxy(&outbox, &["queries.max_concurrent=1"]).await;
+    let path = "/v1/aggregates/order/events/query";
+    let all = json!({ "limit": 1 });
+    let first = api.post(path, &all).await;
+    assert_eq!(first.status, 200, "{first:?}");
+    proxy.freeze();
+    let query = api.request(Method::POST, path).json(&all);
+    let held = tokio::spawn(Answer::of(query));
+
+    let refused = loop {
+        // The first of the two that arrives is executed.
+        let answer = api.post("/v1/aggregates/order/events/count", &json!({})).await;
+        if answer.body["code"] == "overloaded" {
+            break answer;
+        }
+    };
+
+    refused.is(503, "overloaded");
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(
+        refused.body["detail"],
+        "1 other queries are under way (queries.max_concurrent); retry"
+    );
+    proxy.open();
+    held.await.unwrap();
+    eventually("queries are executed again", || async { api.post(path, &all).await.status == 200 })
+        .await;
+    api.stop().await;
+}
+
+/// No name makes a collection but those that may be created; data that exist stay usable.
+#[fixture::test]
+async fn names_beyond_the_globs_make_no_collection() {
+    let outbox = TestOutbox::new().await;
+    let free = Api::start(&outbox, &[]).await;
+    let append = json!({ "requestId": "r", "events": [{ "name": "Placed", "body": {} }] });
+    let events = |name: &str| format!("/v1/aggregates/{name}/o-1/events");
+    assert_eq!(free.post(&events("legacy"), &append).await.status, 201);
+    free.stop().await;
+    let api = Api::start(&outbox, &["events.aggregates=[\"order\", \"x-*\"]"]).await;
+    let collections = async || {
+        let mut names = outbox.admin.database().list_collection_names().await.unwrap();
+        names.sort();
+        names
+    };
+    for name in ["order", "x-1"] {
+        let answer = api.post(&events(name), &append).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+    let legacy = json!({ "requestId": "r2", "events": [{ "name": "Placed", "body": {} }] });
+    assert_eq!(api.post(&events("legacy"), &legacy).await.status, 201);
+    let before = collections().await;
+
+    let snapshot = json!({ "version": 1, "state": {} });
+    for answer in [
+        api.post(&events("other"), &append).await,
+        api.put("/v1/aggregates/other/o-1/snapshot", &snapshot).await,
+        api.post("/v1/prepare/other/key", &json!({ "value": 1 })).await,
+    ] {
+        answer.is(422, "invalid");
+        assert_eq!(answer.body["errors"][0]["field"], "name");
+        assert_eq!(
+            answer.body["errors"][0]["detail"],
+            "the name \"other\" matches none of events.aggregates; use a name that does, or add it there"
+        );
+    }
+
+    assert_eq!(collections().await, before);
+    let unknown = api.get(&events("other")).await;
+    let known = api.get("/v1/aggregates/order/unknown/events").await;
+    assert_eq!((unknown.status, &unknown.body["items"]), (known.status, &known.body["items"]));
+    api.stop().await;
+}

@@ -14,4 +14,5 @@ mod pages;
 mod plans;
 mod projections;
 mod random;
+mod scans;
 mod world;

@@ -1,9 +1,11 @@
 //! The configuration of the event store.
 
+use postrider_settings::{Glob, Rules};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::context::RequestIds;
+use crate::names::is_name_character;
 
 /// The section `[events]`: the append path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,6 +21,33 @@ pub struct EventsConfig {
     pub database: Option<String>,
     /// Where a request id is unique: within its `aggregate`, or `global`: within all aggregates of a name, in collections that are not sharded. It cannot change after the first append.
     pub request_id_unique: RequestIds,
+    /// Globs of the names that may be created: of aggregates, for their events and snapshots, and of prepare keys. `*` matches any characters, `?` one character. Each new name creates a collection, so clients that may choose names freely can create any number. An append, snapshot or prepare key of another name is refused with 422, unless its collection exists.
+    #[schemars(example = &["order", "customer-*"])]
+    pub aggregates: Vec<Glob>,
+}
+
+impl EventsConfig {
+    /// Checks the globs: each can match a name.
+    pub fn check(&self, rules: &mut Rules) {
+        let key = "events.aggregates";
+        let is_wrong = |c: &char| !is_name_character(*c) && !matches!(c, '*' | '?');
+        rules.require(
+            !self.aggregates.is_empty(),
+            key,
+            "has no glob, so no name could be created; add globs, or \"*\" for all names",
+        );
+        for pattern in self.aggregates.iter().map(Glob::to_string) {
+            if let Some(wrong) = pattern.chars().find(is_wrong) {
+                let detail = format!(
+                    "its glob {pattern:?} has {wrong:?}, which no name has; use letters, digits, \
+                     _ . - and the wildcards * and ?"
+                );
+                rules.wrong(key, detail);
+            } else if pattern.is_empty() {
+                rules.wrong(key, "its glob \"\" matches no name; remove it");
+            }
+        }
+    }
 }
 
 impl Default for EventsConfig {
@@ -28,6 +57,7 @@ impl Default for EventsConfig {
             context: "default".into(),
             database: None,
             request_id_unique: RequestIds::Aggregate,
+            aggregates: vec![Glob::new("*")],
         }
     }
 }

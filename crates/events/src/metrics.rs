@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use postrider_store::metric::Description;
+use postrider_store::schema::SchemaError;
 
 use crate::append::Appended;
 use crate::error::AppendError;
@@ -96,6 +97,7 @@ pub(super) fn outcome(answer: Result<&Appended, &AppendError>) -> &'static str {
             | E::StreamEnded { .. }
             | E::DuplicateRequest { .. },
         ) => "conflict",
+        Err(E::Schema(error)) if matches!(**error, SchemaError::Name { .. }) => "rejected",
         Err(E::Invalid(_) | E::Overloaded | E::Closed) => "rejected",
         Err(E::Schema(_) | E::Unavailable(_) | E::Unknown(_)) => "failed",
     }

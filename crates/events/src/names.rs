@@ -103,12 +103,16 @@ pub(crate) type AggregateKey = (AggregateName, AggregateId);
 ///
 /// The rule that it breaks.
 pub fn check_name(text: &str) -> Result<(), InvalidName> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
-    if !begins || text.len() > MAX_NAME_CHARS || !text.chars().all(legal) {
+    if !begins || text.len() > MAX_NAME_CHARS || !text.chars().all(is_name_character) {
         return Err(InvalidName::Name);
     }
     if text.starts_with("system.") { Err(InvalidName::System) } else { Ok(()) }
+}
+
+/// Whether a name may have this character.
+pub(crate) fn is_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_.-".contains(c)
 }
 
 /// Checks an id.

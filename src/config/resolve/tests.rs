@@ -215,3 +215,23 @@ fn a_binding_that_looks_like_a_glob_and_is_none_is_said() {
     }
     assert_eq!(warned("Order*", "direct"), [""; 0], "where nothing is a pattern");
 }
+
+#[test]
+fn globs_of_names_can_each_match_a_name() {
+    let names = with(&["events.aggregates=[\"order\", \"x-*\", \"a?\"]"]).unwrap().context.names;
+    assert_eq!(names.len(), 3);
+
+    for (globs, detail) in [
+        ("[]", "has no glob, so no name could be created; add globs, or \"*\" for all names"),
+        ("[\"\"]", "its glob \"\" matches no name; remove it"),
+        (
+            "[\"order/*\"]",
+            "its glob \"order/*\" has '/', which no name has; use letters, digits, _ . - and the \
+             wildcards * and ?",
+        ),
+    ] {
+        let problems = with(&[&format!("events.aggregates={globs}")]).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!((&*problems[0].key, &*problems[0].detail), ("events.aggregates", detail));
+    }
+}

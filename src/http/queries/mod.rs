@@ -324,9 +324,11 @@ impl From<QueryError> for Problem {
         let detail = error.to_string();
         match error {
             QueryError::Invalid(flaws) => Self::invalid(flaws),
-            QueryError::Scan(_) | QueryError::NoTextIndex { .. } | QueryError::Refused(_) => {
-                Self::wrong("condition", detail)
-            }
+            QueryError::Scan(_)
+            | QueryError::Broad { .. }
+            | QueryError::NoTextIndex { .. }
+            | QueryError::Refused(_) => Self::wrong("condition", detail),
+            QueryError::Busy { .. } => Self::overloaded(detail),
             QueryError::Unsortable(unsortable) => Self::wrong("sort", unsortable.to_string()),
             QueryError::Timeout { .. } => Self::unavailable(detail),
             QueryError::Store(error) => error.into(),

@@ -11,10 +11,12 @@ mod single_flight;
 
 use std::sync::Arc;
 
-use bson::Document;
+use bson::{Document, doc};
 use mongodb::{Client, Collection, Database};
+use postrider_settings::Glob;
 use postrider_store::connect;
 use postrider_store::schema::{Applied, Difference, Layout, SchemaError};
+use postrider_store::{limits, within};
 
 pub use kind::{CollectionKind, RequestIds};
 
@@ -40,6 +42,8 @@ pub struct ContextSettings {
     pub auto_init_schema: bool,
     /// Whether there is a feed: each collection of event streams has an index of positions.
     pub feed: bool,
+    /// The names of which collections may be created.
+    pub names: Vec<Glob>,
 }
 
 impl ContextSettings {
@@ -53,6 +57,7 @@ impl ContextSettings {
             request_ids: RequestIds::default(),
             auto_init_schema: true,
             feed: false,
+            names: vec![Glob::new("*")],
         }
     }
 
@@ -123,14 +128,16 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`SchemaError::Foreign`] for a database of another context; [`SchemaError::Differs`] when
-    /// something is missing that may not be created; else those of [`Layout::apply`].
+    /// [`SchemaError::Name`] for a name that may not be created; [`SchemaError::Foreign`] for a database of
+    /// another context; [`SchemaError::Differs`] when something is missing that may not be created; else
+    /// those of [`Layout::apply`].
     pub async fn ready(
         &self,
         kind: CollectionKind,
         name: &str,
     ) -> Result<Collection<Document>, SchemaError> {
         let making = async {
+            self.permit(kind, name).await?;
             if self.settings.auto_init_schema {
                 return self.apply_layout(kind, &self.guarding_layout(kind, name)).await.map(drop);
             }
@@ -139,6 +146,17 @@ impl Context {
         };
         self.ready.run(&(kind, name.to_owned()), making).await?;
         Ok(self.collection(kind, name))
+    }
+
+    /// Refuses a name that may not be created, unless its collection exists: then it costs nothing more.
+    async fn permit(&self, kind: CollectionKind, name: &str) -> Result<(), SchemaError> {
+        if self.settings.names.iter().any(|glob| glob.matches(name)) {
+            return Ok(());
+        }
+        let (database, collection) = (self.database(kind), kind.collection(name));
+        let listing = database.list_collection_names().filter(doc! { "name": &collection });
+        let found = within("list collections", limits::BATCH_TIMEOUT, listing).await?;
+        if found.is_empty() { Err(SchemaError::Name { name: name.to_owned() }) } else { Ok(()) }
     }
 
     /// Makes sure that a collection of event streams has the index of positions, which the feed needs and

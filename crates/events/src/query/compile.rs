@@ -161,7 +161,7 @@ fn regex(test: TextTest, text: &str, ignores_case: bool) -> Document {
 }
 
 /// Escapes what is not literal in a regular expression.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 16);
     for literal in text.chars() {
         if "\\^$.|?*+()[]{}".contains(literal) {

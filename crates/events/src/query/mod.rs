@@ -1,8 +1,8 @@
 //! Queries of events and snapshots by conditions.
 //!
 //! ```text
-//!  JSON of a condition ──▶ Condition ──▶ filter of MongoDB ──▶ plan: does it scan? ──▶ find, count
-//!     json                 condition     compile, date         plan                    service
+//!  JSON of a condition ──▶ Condition ──▶ filter of MongoDB ──▶ what would it read? ──▶ find, count
+//!     json                 condition     compile, date         plan, bounds, budget    service
 //! ```
 //!
 //! | module | what it does |
@@ -12,7 +12,9 @@
 //! | `check`, `raw` | limits, and which operators of MongoDB a [`Condition::Raw`] may contain |
 //! | `compile` | the filter for events or snapshots |
 //! | [`projection`], [`sort`], `cursor` | which fields, in which order, from where on |
-//! | `plan` | refuses a query that reads a whole large collection |
+//! | `plan`, `bounds` | how MongoDB could answer a query, and which part of its condition bounds an index |
+//! | `budget` | measures how many documents a query would read, and refuses it, or has it read those alone |
+//! | `batch` | how many documents a batch has |
 //! | [`service`] | runs queries |
 //! | `json` | the JSON form, which is that of the Wow framework |
 //!
@@ -45,6 +47,9 @@
 //! The 43 operators, their JSON and their meaning are those of the Wow framework (8.10.10), but for
 //! time zones, whose rules are followed also around a change of the clock.
 
+mod batch;
+mod bounds;
+mod budget;
 mod builder;
 mod check;
 mod compile;

@@ -1,26 +1,30 @@
 //! Runs queries.
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
 use futures_util::{Stream, StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
-use mongodb::Collection;
 use mongodb::error::ErrorKind;
 use mongodb::options::Hint;
+use mongodb::{Collection, Cursor};
 use postrider_store::{StoreError, within};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{instrument, warn};
 
+use super::batch::BatchSizes;
+pub use super::budget::Scan;
+use super::budget::{Access, Asked, Budget, Needed, both};
 use super::check;
 use super::compile::{Target, filter};
 use super::condition::Condition;
 use super::cursor::Place;
 pub use super::cursor::Unsortable;
 use super::field::FieldName;
-pub use super::plan::Scan;
-use super::plan::{Plans, Shape};
+use super::plan::Shape;
 use super::projection::Projection;
 use super::settings::{QuerySettings, ScanPolicy};
 use super::sort::{SortKey, order};
@@ -28,6 +32,7 @@ use super::{MAX_FIELDS, MAX_LIST, MAX_PAGE, MAX_SORT, MAX_WINDOW};
 use crate::Flaw;
 use crate::context::Context;
 use crate::decode::decode_any;
+use crate::integer::integral;
 use crate::names::AggregateName;
 
 const ACTION: &str = "query";
@@ -35,8 +40,10 @@ const ACTION: &str = "query";
 /// The field of a found document that names what in it cannot be decoded.
 const INVALID: &str = "invalid";
 
-/// The documents of one batch of the server.
-const BATCH_DOCUMENTS: u32 = 500;
+const COUNT: &str = "count";
+
+/// How long a query waits for others to end.
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the client waits for the server, beyond the time that the server may take.
 const GRACE: Duration = Duration::from_secs(5);
@@ -130,6 +137,24 @@ pub enum QueryError {
         .0.collection, .0.documents
     )]
     Scan(Scan),
+    /// MongoDB would read too many documents: an index serves the query, but leaves out too few.
+    #[error(
+        "this query would read more than {limit} documents of {} (queries.max_scan); add a condition on \
+         an indexed field that finds fewer, or create an index on the fields of the condition and the sort",
+        .scan.collection
+    )]
+    Broad {
+        /// The plan.
+        scan: Scan,
+        /// The most documents.
+        limit: u64,
+    },
+    /// [`QuerySettings::max_concurrent`] queries are under way, and none ended soon.
+    #[error("{limit} other queries are under way (queries.max_concurrent); retry")]
+    Busy {
+        /// The most queries.
+        limit: usize,
+    },
     /// [`Condition::Match`] needs a text index.
     #[error(
         "MATCH needs a text index, and {collection} has none; create one, for example \
@@ -158,18 +183,23 @@ pub enum QueryError {
     Store(StoreError),
 }
 
-/// Queries of the events and snapshots of a context. Clones share what is known of plans.
+/// Queries of the events and snapshots of a context. Clones share what is known of plans, and the limit of
+/// concurrent queries.
 #[derive(Clone, Debug)]
 pub struct QueryService {
     context: Context,
     settings: QuerySettings,
-    plans: Plans,
+    budget: Budget,
+    batches: BatchSizes,
+    turns: Arc<Semaphore>,
 }
 
 impl QueryService {
     /// Queries of this context. Sends nothing.
     pub fn new(context: Context, settings: QuerySettings) -> Self {
-        Self { context, settings, plans: Plans::default() }
+        let turns = Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS)));
+        let (budget, batches) = (Budget::default(), BatchSizes::default());
+        Self { context, settings, budget, batches, turns }
     }
 
     /// The settings.
@@ -206,28 +236,36 @@ impl QueryService {
         }
         refuse(flaws)?;
         let filter = filter_of(query, target);
-        // Not behind a cursor: to begin there is no reason to read all of the rest.
-        self.refuse_scan(target, name, Shape { filter: &filter, order: &order }).await?;
-        let filters = match place {
-            None => vec![filter],
-            Some(place) => {
-                let behind = place.filters(&order).into_iter();
-                behind.map(|behind| doc! { "$and": [&filter, behind] }).collect()
-            }
-        };
-        let mut filters = filters.into_iter();
-        let needed: Vec<&str> = order.keys().map(String::as_str).collect();
-        let (stored, is_wider) = query.projection.stored(target, &needed);
+        let mut behind = place.map_or_else(|| vec![Document::new()], |place| place.filters(&order));
+        if behind.is_empty() {
+            // Behind the greatest value of all.
+            behind.push(doc! { "_id": { "$in": [] } });
+        }
         // One more is the beginning of the next part.
-        let range = Slice { skip: 0, limit: i64::from(limit) + 1 };
-        // Behind the greatest value of all there is nothing.
-        let first = filters.next().unwrap_or_else(|| doc! { "_id": { "$in": [] } });
-        let found = self.find(target, name, &first, &order, stored.clone(), range).await?;
-        let (service, name, sorted) = (self.clone(), name.clone(), order.clone());
-        let others = stream::iter(filters.map(Ok)).and_then(move |filter| {
-            let (service, name, order) = (service.clone(), name.clone(), sorted.clone());
-            let stored = stored.clone();
-            async move { service.find(target, &name, &filter, &order, stored, range).await }
+        let count = u64::from(limit) + 1;
+        let turn = self.turn(TURN_TIMEOUT).await?;
+        let shape = Shape { filter: &filter, order: &order };
+        let access = self.access(target, name, shape, Needed::First { count, behind: &behind });
+        let access = access.await?;
+        let needed: Vec<&str> = order.keys().map(String::as_str).collect();
+        let (projection, is_wider) = query.projection.stored(target, &needed);
+        let find = Find {
+            target,
+            name: name.clone(),
+            filter,
+            order: order.clone(),
+            projection,
+            skip: 0,
+            limit: i64::from(limit) + 1,
+            access,
+        };
+        let mut behind = behind.into_iter();
+        let found = self.find(&find, &behind.next().unwrap_or_default()).await?;
+        drop(turn);
+        let service = self.clone();
+        let others = stream::iter(behind.map(Ok)).and_then(move |behind| {
+            let (service, find) = (service.clone(), find.clone());
+            async move { service.find(&find, &behind).await }
         });
         let listing = Listing {
             found: Box::pin(found.chain(others.try_flatten()).take(limit as usize + 1)),
@@ -235,6 +273,7 @@ impl QueryService {
             projection: is_wider.then(|| (query.projection.clone(), target)),
             left: limit,
             place: None,
+            service: self.clone(),
         };
         Ok(stream::try_unfold(listing, |mut listing| async {
             Ok(listing.next().await?.map(|found| (found, listing)))
@@ -277,14 +316,24 @@ impl QueryService {
         refuse(flaws)?;
         let (filter, order) =
             (filter_of(query, target), order(&query.sort, target, query.is_total));
-        self.refuse_scan(target, name, Shape { filter: &filter, order: &order }).await?;
-        let (stored, _) = query.projection.stored(target, &[]);
-        let range = Slice {
+        let _turn = self.turn(TURN_TIMEOUT).await?;
+        let shape = Shape { filter: &filter, order: &order };
+        let begin = [Document::new()];
+        let needed = Needed::First { count: page.index * page.size, behind: &begin };
+        let access = self.access(target, name, shape, needed).await?;
+        let (projection, _) = query.projection.stored(target, &[]);
+        let find = Find {
+            target,
+            name: name.clone(),
+            filter: filter.clone(),
+            order,
+            projection,
             skip: (page.index - 1) * page.size,
             limit: i64::try_from(page.size).unwrap_or(i64::MAX),
+            access,
         };
         let items = async {
-            let found = self.find(target, name, &filter, &order, stored, range).await?;
+            let found = self.find(&find, &Document::new()).await?;
             found.map_ok(StoredDocument::marked).try_collect::<Vec<_>>().await
         };
         let (items, total) = future::try_join(items, self.count_all(target, name, &filter)).await?;
@@ -304,7 +353,7 @@ impl QueryService {
     ) -> Result<u64, QueryError> {
         refuse(self.flaws(query, target))?;
         let filter = filter_of(query, target);
-        self.refuse_scan(target, name, Shape { filter: &filter, order: &Document::new() }).await?;
+        let _turn = self.turn(TURN_TIMEOUT).await?;
         self.count_all(target, name, &filter).await
     }
 
@@ -315,69 +364,126 @@ impl QueryService {
         name: &AggregateName,
         filter: &Document,
     ) -> Result<u64, QueryError> {
+        let shape = Shape { filter, order: &Document::new() };
+        let access = self.access(target, name, shape, Needed::All).await?;
         let collection = self.collection(target, name);
-        let mut counting =
-            collection.count_documents(filter.clone()).max_time(self.settings.timeout);
-        if filter.is_empty() {
-            // Keys are smaller than documents.
-            counting = counting.hint(Hint::Keys(doc! { "_id": 1 }));
-        }
-        let counted = within(ACTION, self.settings.timeout + GRACE, counting).await;
+        let (limit, timeout) = (self.settings.timeout + GRACE, self.settings.timeout);
+        let counted = if let Access::Within(source) = access {
+            let mut stages = source.stages(filter);
+            stages.push(doc! { "$count": COUNT });
+            let counting = async {
+                let counted =
+                    collection.aggregate(stages).max_time(timeout).await?.try_next().await?;
+                Ok(counted.as_ref().and_then(|counted| integral(counted.get(COUNT)?)).unwrap_or(0))
+            };
+            let counted = within(ACTION, limit, counting).await;
+            counted.map(i64::unsigned_abs)
+        } else {
+            let mut counting = collection.count_documents(filter.clone()).max_time(timeout);
+            if filter.is_empty() {
+                // Keys are smaller than documents.
+                counting = counting.hint(Hint::Keys(doc! { "_id": 1 }));
+            }
+            within(ACTION, limit, counting).await
+        };
         counted.map_err(|error| self.error(error, collection.name()))
     }
 
-    /// Finds documents.
-    #[instrument(level = "debug", skip_all, fields(?target, %name))]
+    /// Finds documents, behind those that a filter leaves out.
+    #[instrument(level = "debug", skip_all, fields(target = ?find.target, name = %find.name))]
     async fn find(
         &self,
-        target: Target,
-        name: &AggregateName,
-        filter: &Document,
-        order: &Document,
-        projection: Document,
-        Slice { skip, limit }: Slice,
+        find: &Find,
+        behind: &Document,
     ) -> Result<impl Stream<Item = Result<StoredDocument, QueryError>> + Send + use<>, QueryError>
     {
-        let collection = self.collection(target, name);
-        let documents = collection.clone_with_type::<RawDocumentBuf>();
-        let finding = documents
-            .find(filter.clone())
-            .sort(order.clone())
-            .projection(projection)
-            .skip(skip)
-            .limit(limit)
-            .batch_size(BATCH_DOCUMENTS)
-            .max_time(self.settings.timeout);
-        let limit = self.settings.timeout + GRACE;
-        let cursor = within(ACTION, limit, finding).await;
+        let Find { target, name, filter, order, projection, skip, limit, access } = find;
+        let collection = self.collection(*target, name);
+        let batch = self.batches.of(collection.name(), projection);
+        let timeout = self.settings.timeout;
+        let deadline = timeout + GRACE;
+        let filter = both(filter, behind);
+        let cursor: Result<Cursor<RawDocumentBuf>, StoreError> =
+            if let Access::Within(source) = access {
+                let mut stages = source.stages(&filter);
+                if !order.is_empty() {
+                    stages.push(doc! { "$sort": order });
+                }
+                if *skip > 0 {
+                    stages.push(doc! { "$skip": i64::try_from(*skip).unwrap_or(i64::MAX) });
+                }
+                stages.push(doc! { "$limit": limit });
+                if !projection.is_empty() {
+                    stages.push(doc! { "$project": projection });
+                }
+                let finding = collection.aggregate(stages).with_type::<RawDocumentBuf>();
+                let finding = finding.batch_size(batch.documents()).max_time(timeout);
+                within(ACTION, deadline, finding).await
+            } else {
+                let documents = collection.clone_with_type::<RawDocumentBuf>();
+                let mut finding = documents
+                    .find(filter)
+                    .sort(order.clone())
+                    .projection(projection.clone())
+                    .skip(*skip)
+                    .limit(*limit)
+                    .batch_size(batch.documents())
+                    .max_time(timeout);
+                if let Access::InOrder(index) = access {
+                    finding = finding.hint(index.clone());
+                }
+                within(ACTION, deadline, finding).await
+            };
         let cursor = cursor.map_err(|error| self.error(error, collection.name()))?;
-        let state = (cursor, self.clone(), collection.name().to_owned());
-        Ok(stream::try_unfold(state, move |(mut cursor, service, collection)| async move {
-            let next = within(ACTION, limit, async { cursor.try_next().await }).await;
+        let state = (cursor, batch, self.clone(), collection.name().to_owned());
+        Ok(stream::try_unfold(state, move |(mut cursor, batch, service, collection)| async move {
+            let next = within(ACTION, deadline, async { cursor.try_next().await }).await;
             let Some(raw) = next.map_err(|error| service.error(error, &collection))? else {
                 return Ok(None);
             };
-            Ok(Some((StoredDocument::read(&raw), (cursor, service, collection))))
+            batch.saw(raw.as_bytes().len());
+            Ok(Some((StoredDocument::read(&raw), (cursor, batch, service, collection))))
         }))
     }
 
-    /// Refuses a query that reads a whole large collection, or logs it.
-    async fn refuse_scan(
+    /// Waits until another query may be executed.
+    async fn turn(&self, timeout: Duration) -> Result<OwnedSemaphorePermit, QueryError> {
+        let turn = tokio::time::timeout(timeout, self.turns.clone().acquire_owned()).await;
+        match turn {
+            Ok(Ok(turn)) => Ok(turn),
+            // (It is never closed.)
+            Ok(Err(_)) | Err(_) => Err(QueryError::Busy { limit: self.settings.max_concurrent }),
+        }
+    }
+
+    /// Decides how a query is executed. Refuses one that reads too many documents, or logs it.
+    async fn access(
         &self,
         target: Target,
         name: &AggregateName,
         shape: Shape<'_>,
-    ) -> Result<(), QueryError> {
+        needed: Needed<'_>,
+    ) -> Result<Access, QueryError> {
         let collection = self.collection(target, name);
         let database = self.context.database(target.kind());
-        let scanning = self.plans.scan(&database, &collection, shape, self.settings.max_scan);
-        let scan = scanning.await.map_err(|error| self.error(error, collection.name()))?;
-        match (scan, self.settings.scans) {
-            (None, _) => Ok(()),
-            (Some(scan), ScanPolicy::Refuse) => Err(QueryError::Scan(scan)),
-            (Some(Scan { collection, documents }), ScanPolicy::Warn) => {
-                warn!(collection, documents, "no index serves a query, which reads all documents");
-                Ok(())
+        let limit = self.settings.max_scan;
+        let (database, timeout) = (&database, self.settings.timeout);
+        let asked = Asked { database, collection: &collection, shape, needed, limit, timeout };
+        let access = self.budget.access(asked).await;
+        let access = access.map_err(|error| self.error(error, collection.name()))?;
+        let (refusal, Scan { collection, documents }) = match access {
+            Access::Free | Access::Within(_) | Access::InOrder(_) => return Ok(access),
+            Access::Unindexed(scan) => (QueryError::Scan(scan.clone()), scan),
+            Access::Broad(scan) => (QueryError::Broad { scan: scan.clone(), limit }, scan),
+        };
+        match self.settings.scans {
+            ScanPolicy::Refuse => Err(refusal),
+            ScanPolicy::Warn => {
+                warn!(
+                    collection,
+                    documents, "no index serves a query, which reads too many documents"
+                );
+                Ok(Access::Free)
             }
         }
     }
@@ -439,11 +545,17 @@ fn is_about_query(error: &StoreError) -> bool {
     }
 }
 
-/// Documents of a query, from one to another.
-#[derive(Clone, Copy, Debug)]
-struct Slice {
+/// What is found, and how.
+#[derive(Clone, Debug)]
+struct Find {
+    target: Target,
+    name: AggregateName,
+    filter: Document,
+    order: Document,
+    projection: Document,
     skip: u64,
     limit: i64,
+    access: Access,
 }
 
 /// A list that is being read.
@@ -457,11 +569,16 @@ struct Listing<S> {
     left: u32,
     /// The place behind the last document.
     place: Option<Place>,
+    service: QueryService,
 }
 
 impl<S: Stream<Item = Result<StoredDocument, QueryError>>> Listing<S> {
     async fn next(&mut self) -> Result<Option<Found>, QueryError> {
-        let Some(mut found) = self.found.try_next().await? else { return Ok(None) };
+        // Held while MongoDB may work, and not while the reader takes what was found.
+        let turn = self.service.turn(self.service.settings.timeout).await?;
+        let found = self.found.try_next().await?;
+        drop(turn);
+        let Some(mut found) = found else { return Ok(None) };
         let Some(left) = self.left.checked_sub(1) else {
             let Some(order) = &self.order else { return Ok(None) };
             let Some(place) = &self.place else {

@@ -14,9 +14,12 @@ pub struct QuerySettings {
     #[serde(with = "HumanDuration")]
     #[schemars(extend("x-at-least" = "100ms", "x-at-most" = "1h"))]
     pub timeout: Duration,
-    /// The most documents of a collection that a query without an index may read.
+    /// The most documents that a query may read to find others: those that its condition leaves out, or that it sorts. Ten times as many where a condition compares an indexed field with single values, for example a tenant.
     pub max_scan: u64,
-    /// What happens to a query that would read all of a larger collection: `refuse`, or `warn`, which executes it and logs a warning.
+    /// The most queries that MongoDB executes at a time. Further ones wait for a second, and are then answered with 503.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_concurrent: usize,
+    /// What happens to a query that would read more than `max_scan`: `refuse`, or `warn`, which executes it and logs a warning.
     pub scans: ScanPolicy,
     /// Whether the operator `RAW` is allowed: a filter in MongoDB's own form, with operators that only test fields.
     pub raw: bool,
@@ -38,6 +41,7 @@ impl Default for QuerySettings {
         Self {
             timeout: Duration::from_secs(10),
             max_scan: 10_000,
+            max_concurrent: 8,
             scans: ScanPolicy::Refuse,
             raw: false,
         }

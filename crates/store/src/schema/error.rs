@@ -43,6 +43,14 @@ pub enum SchemaError {
         /// What to apply: an argument of the command.
         target: String,
     },
+    /// The name of an aggregate or of prepare keys may not be created. No collection was made.
+    #[error(
+        "the name {name:?} matches none of events.aggregates; use a name that does, or add it there"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
     /// The database belongs to another context.
     #[error("{0}")]
     Foreign(Box<ForeignContext>),
