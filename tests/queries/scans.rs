@@ -236,7 +236,6 @@ async fn queries_that_an_index_bounds_are_answered() {
         let free = QuerySettings { scans: ScanPolicy::Warn, raw: true, ..QuerySettings::default() };
         for limit in [60, 1_000] {
             profile(&world).await;
-            println!("{query:?}");
             let bounded = found_by(&queries(&world), &query, limit).await;
             let (most, _) = examined(&world).await;
 
@@ -271,40 +270,4 @@ async fn batches_follow_the_size_of_documents() {
         .map(|find| find.sent.get_i32("batchSize").unwrap())
         .collect();
     assert_eq!(sizes, [20, 10]);
-}
-
-#[fixture::test]
-async fn zz_ratio() {
-    let world = World::new().await;
-    world.create_index(Target::Events, doc! { "k": 1, "_id": 1 }).await;
-    let document =
-        |id: i32| doc! { "_id": format!("{id:06}"), "k": id / 20, "note": "x".repeat(500) };
-    world.insert(Target::Events, (0..30_000).map(document)).await;
-    let with =
-        |max_scan| world.queries_with(QuerySettings { max_scan, ..QuerySettings::default() });
-    let (free, bounded) = (with(u64::MAX), with(10_000));
-    for (name, f) in [
-        ("exact", (|k: i32| and(vec![of("EQ", "k", json!(k))])) as fn(i32) -> Query),
-        ("filtered", |k| and(vec![of("EQ", "k", json!(k)), of("NE", "note", json!("y"))])),
-        ("range", |k| {
-            and(vec![
-                of("GTE", "k", json!(k)),
-                of("LT", "k", json!(k + 3)),
-                of("NE", "note", json!("y")),
-            ])
-        }),
-        ("soon", |k| {
-            and(vec![of("GTE", "id", json!(format!("{k:06}"))), of("NE", "note", json!("y"))])
-        }),
-    ] {
-        let mut times = [std::time::Duration::ZERO; 2];
-        for k in 0..300 {
-            for (at, queries) in [&free, &bounded].into_iter().enumerate() {
-                let began = std::time::Instant::now();
-                part(queries, Target::Events, &f(k), 20, None).await.unwrap();
-                times[at] += began.elapsed();
-            }
-        }
-        println!("{name}: free {:?} bounded {:?}", times[0] / 300, times[1] / 300);
-    }
 }
