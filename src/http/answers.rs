@@ -71,7 +71,7 @@ struct Patience {
     wait: Duration,
 }
 
-const PATIENCE: Patience = Patience {
+const DEFAULT_PATIENCE: Patience = Patience {
     stalled: Duration::from_secs(30),
     measured: Duration::from_secs(16),
     wait: Duration::from_secs(20),
@@ -115,7 +115,7 @@ impl Holder {
 
 impl Default for Answers {
     fn default() -> Self {
-        Self::with(PATIENCE)
+        Self::with(DEFAULT_PATIENCE)
     }
 }
 
@@ -530,7 +530,7 @@ mod tests {
     #[tokio::test]
     async fn unread_answer_holds_no_turn_and_ends_when_nothing_is_taken() {
         let stalled = Duration::from_millis(100);
-        let answers = Arc::new(Answers::with(Patience { stalled, ..PATIENCE }));
+        let answers = Arc::new(Answers::with(Patience { stalled, ..DEFAULT_PATIENCE }));
         let part = 2 * RESERVE_BYTES;
         let mut unread = Vec::new();
         for _ in 0..3 * TURNS {
@@ -550,7 +550,7 @@ mod tests {
 
     #[tokio::test]
     async fn unread_answer_ends_when_others_need_its_share() {
-        let answers = Arc::new(Answers::with(Patience { measured: Duration::ZERO, ..PATIENCE }));
+        let answers = Arc::new(Answers::with(Patience { measured: Duration::ZERO, ..DEFAULT_PATIENCE }));
         let unread = answer(&answers, vec![BUDGET_BYTES]).await.unwrap();
 
         let other = answer(&answers, vec![BUDGET_BYTES]).await.unwrap();
@@ -570,7 +570,7 @@ mod tests {
         let (slow, slower) = (holder(20, 50 << 10), holder(40, 50 << 10));
         let (fast, new) = (holder(16, 128 << 10), holder(15, 0));
         let holders = [slow.clone(), slower.clone(), fast, new];
-        let next = || slowest(&holders, now, PATIENCE.measured);
+        let next = || slowest(&holders, now, DEFAULT_PATIENCE.measured);
 
         assert!(Arc::ptr_eq(next().unwrap(), &slower));
         slower.over.cancel();
@@ -582,7 +582,7 @@ mod tests {
     #[tokio::test]
     async fn answer_is_refused_while_the_budget_is_used_up() {
         let wait = Duration::from_millis(100);
-        let answers = Arc::new(Answers::with(Patience { wait, ..PATIENCE }));
+        let answers = Arc::new(Answers::with(Patience { wait, ..DEFAULT_PATIENCE }));
         let unread = answer(&answers, vec![BUDGET_BYTES + RESERVE_BYTES]).await.unwrap();
 
         let refused = answer(&answers, vec![2 * RESERVE_BYTES]).await.unwrap_err();

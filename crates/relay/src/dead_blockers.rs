@@ -7,7 +7,7 @@
 //! With more keys than one command reads, a stream of such changes replaces the rounds
 //! (`change_stream::unblocking`), while the relay has a change stream at all. A round follows the
 //! opening, since what happened before is not in the stream. Keys that are blocked later are read
-//! once more: they may have been read before a change that the stream has shown already. From then
+//! again: they may have been read before a change that the stream has shown already. From then
 //! on only the keys of changed records are read. As an audit a slow round takes place in every
 //! `audit_interval`.
 //!

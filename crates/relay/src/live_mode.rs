@@ -98,7 +98,7 @@ pub(super) enum LeaveReason {
 }
 
 impl LeaveReason {
-    /// Describes what the log reports, and what another pass has to wait for; `None` if nothing is
+    /// Describes what the log reports, and what another pass must wait for; `None` if nothing is
     /// wrong.
     fn trouble(self) -> Option<&'static str> {
         match self {

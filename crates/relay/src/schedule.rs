@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_vain_delay_the_next_rotation_threefold() {
+    fn pages_without_a_record_delay_the_next_rotation_threefold() {
         let mut clock = Clock::new();
 
         clock.scan(10, more(false), true);

@@ -1,6 +1,6 @@
 //! The stream of changes after which a dead record may no longer block its key.
 //!
-//! A deletion names only the `_id`, and the server cannot tell which of them mattered: the stream also
+//! A deletion names only the `_id`, and the server cannot know which of them mattered: the stream also
 //! passes those of delivered records, after their retention. So it is open only while many keys are
 //! blocked, apart from the stream that carries the records, whose events must not wait behind these.
 

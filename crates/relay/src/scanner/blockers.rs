@@ -58,7 +58,7 @@ impl<S: Sink> Scanner<'_, S> {
         records.iter().for_each(|record| note(&mut misplaced, record.lane.clone(), record.seq));
         let (mut dead, mut has_all_dead) = (HashMap::new(), true);
         if self.context.settings.is_ordered() {
-            // (If it is known that there are more, nothing is read in vain.)
+            // (If it is known that there are more, no read is wasted.)
             if self.context.state.key_table.dead_count() < FEW_DEAD {
                 dead.extend(snapshot.blocked(None, FEW_DEAD).await?);
                 has_all_dead = dead.len() < FEW_DEAD;
