@@ -39,6 +39,9 @@ use crate::telemetry::chain;
 /// Parts that are read and encoded at a time.
 const TURNS: usize = 4;
 
+/// Pages of queries that are read and encoded at a time. Slow queries delay no other answers.
+const QUERY_TURNS: usize = 4;
+
 /// What all answers may hold together above their reserves.
 const BUDGET_BYTES: usize = 64 << 20;
 
@@ -90,6 +93,7 @@ const UNIT: usize = 1 << 10;
 #[derive(Debug)]
 pub struct Answers {
     turns: Arc<Semaphore>,
+    query_turns: Arc<Semaphore>,
     budget: Arc<Semaphore>,
     waiting: Semaphore,
     holders: Mutex<Vec<Arc<Holder>>>,
@@ -123,6 +127,7 @@ impl Answers {
     fn with(patience: Patience) -> Self {
         Self {
             turns: Arc::new(Semaphore::new(TURNS)),
+            query_turns: Arc::new(Semaphore::new(QUERY_TURNS)),
             budget: Arc::new(Semaphore::new(BUDGET_BYTES / UNIT)),
             waiting: Semaphore::new(WAITING),
             holders: Mutex::default(),
@@ -143,6 +148,7 @@ impl From<Overloaded> for Problem {
 }
 
 impl Answers {
+    /// Waits for a part's turn.
     async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         // (It is never closed.)
         self.turns.clone().acquire_owned().await.ok()
@@ -253,7 +259,7 @@ impl<E: Into<Problem>> From<PartError<E>> for Problem {
 }
 
 /// The text of a part; `None` behind the last one.
-pub type Part<E> = Result<Option<String>, PartError<E>>;
+pub type PartText<E> = Result<Option<String>, PartError<E>>;
 
 /// What an answer does before its next part.
 #[derive(Debug)]
@@ -278,7 +284,7 @@ pub trait Parts: Send + 'static {
     ///
     /// Each part continues behind the one before, by a read of its own: between two of them the client may
     /// pause for any time.
-    fn read(&mut self) -> BoxFuture<'_, Part<Self::Error>>;
+    fn read(&mut self) -> BoxFuture<'_, PartText<Self::Error>>;
 }
 
 /// A whole answer has no second part.
@@ -287,7 +293,7 @@ struct Nothing;
 impl Parts for Nothing {
     type Error = Never;
 
-    fn read(&mut self) -> BoxFuture<'_, Part<Never>> {
+    fn read(&mut self) -> BoxFuture<'_, PartText<Never>> {
         std::future::ready(Ok(None)).boxed()
     }
 }
@@ -355,8 +361,21 @@ impl Answering {
     ///
     /// None is free for a long time.
     pub async fn turn(&self) -> Result<Turn, Problem> {
-        let turn = timeout(self.answers.patience.wait, self.answers.turn()).await.ok().flatten();
-        let permit = turn.ok_or_else(|| {
+        self.turn_of(&self.answers.turns).await
+    }
+
+    /// Waits for a turn of a query.
+    ///
+    /// # Errors
+    ///
+    /// As [`turn`](Self::turn).
+    pub async fn query_turn(&self) -> Result<Turn, Problem> {
+        self.turn_of(&self.answers.query_turns).await
+    }
+
+    async fn turn_of(&self, turns: &Arc<Semaphore>) -> Result<Turn, Problem> {
+        let waiting = timeout(self.answers.patience.wait, turns.clone().acquire_owned()).await;
+        let permit = waiting.ok().and_then(Result::ok).ok_or_else(|| {
             Problem::overloaded("too many reads are waiting for MongoDB; retry later")
         })?;
         Ok(Turn { answering: self.clone(), _permit: permit })
@@ -497,7 +516,7 @@ mod tests {
     impl Parts for Lengths {
         type Error = Never;
 
-        fn read(&mut self) -> BoxFuture<'_, Part<Never>> {
+        fn read(&mut self) -> BoxFuture<'_, PartText<Never>> {
             std::future::ready(Ok(self.0.next().map(|length| "x".repeat(length)))).boxed()
         }
     }
@@ -550,7 +569,8 @@ mod tests {
 
     #[tokio::test]
     async fn unread_answer_ends_when_others_need_its_share() {
-        let answers = Arc::new(Answers::with(Patience { measured: Duration::ZERO, ..DEFAULT_PATIENCE }));
+        let answers =
+            Arc::new(Answers::with(Patience { measured: Duration::ZERO, ..DEFAULT_PATIENCE }));
         let unread = answer(&answers, vec![BUDGET_BYTES]).await.unwrap();
 
         let other = answer(&answers, vec![BUDGET_BYTES]).await.unwrap();

@@ -10,7 +10,7 @@ use futures_util::stream::{BoxStream, StreamExt};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::answers::{Answering, PART_BYTES, Part, PartError, Parts};
+use crate::http::answers::{Answering, PART_BYTES, PartError, PartText, Parts};
 use crate::http::problem::Problem;
 
 /// The form of a list.
@@ -111,13 +111,13 @@ where
 {
     type Error = E;
 
-    fn read(&mut self) -> BoxFuture<'_, Part<E>> {
+    fn read(&mut self) -> BoxFuture<'_, PartText<E>> {
         self.read_items().boxed()
     }
 }
 
 impl<T: Serialize, E> ListParts<T, E> {
-    async fn read_items(&mut self) -> Part<E> {
+    async fn read_items(&mut self) -> PartText<E> {
         if self.is_over {
             return Ok(None);
         }

@@ -329,7 +329,8 @@ async fn limited_token_reaches_its_part_by_every_call() {
     let calls = paths.flat_map(|methods| methods.as_object().unwrap().values());
     let calls: BTreeSet<&str> = calls.map(|call| call["operationId"].as_str().unwrap()).collect();
     assert_eq!(calls, rows.iter().map(|row| row.call).collect(), "calls and rows of the table");
-    for call in calls {
+    // A list of records has nothing to be refused: it leaves out what is beyond the limits.
+    for call in calls.into_iter().filter(|call| *call != "listOutboxRecords") {
         let mut of_call = rows.iter().filter(|row| row.call == call);
         assert!(of_call.any(|row| matches!(row.status, 403 | 404)), "{call} beyond the limits");
     }

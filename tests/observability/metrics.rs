@@ -228,7 +228,7 @@ async fn figures_are_right_after_a_run_and_no_label_has_an_id() {
     }
     let described = crate::described();
     assert!(metrics.is_subset(&described), "{:?}", metrics.difference(&described));
-    assert_eq!(metrics.len(), 39, "each is described: {metrics:?}");
+    assert_eq!(metrics.len(), 40, "each is described: {metrics:?}");
     let starting = postrider.lines().into_iter().find(|line| line["message"] == "starting");
     let instance = starting.unwrap()["instance"].as_str().unwrap().to_owned();
     for id in ["planted", &outbox.database, &queue.name, &instance] {
@@ -358,7 +358,16 @@ async fn health_is_json_part_by_part() {
     let (missing, _) = postrider.get("/nowhere").await;
 
     let fine = json!({ "status": "ok", "detail": "" });
-    let names = ["api", "change_stream", "partitions", "relay", "schema", "sink rabbit", "store"];
+    let names = [
+        "api",
+        "change_stream",
+        "mongodb pools",
+        "partitions",
+        "relay",
+        "schema",
+        "sink rabbit",
+        "store",
+    ];
     let parts: serde_json::Map<String, Value> =
         names.iter().map(|name| ((*name).to_owned(), fine.clone())).collect();
     assert_eq!((ready, report), (200, json!({ "status": "ok", "parts": parts })));

@@ -14,7 +14,8 @@ use super::outbox::eventually;
 use super::process::Postrider;
 
 /// Every label that a series may have; none of them contains an id.
-pub const LABELS: [&str; 15] = [
+pub const LABELS: [&str; 16] = [
+    "pool",
     "sink",
     "outcome",
     "status",

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::Flaw;
 use crate::events::feed::{Feed, FeedError, FeedFilter, FeedPage};
-use crate::http::answers::{Answering, Next, Part, PartError, Parts};
+use crate::http::answers::{Answering, Next, PartError, PartText, Parts};
 use crate::http::headers::read_single;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
@@ -164,7 +164,7 @@ impl Parts for WaitingPage {
         .boxed()
     }
 
-    fn read(&mut self) -> BoxFuture<'_, Part<FeedError>> {
+    fn read(&mut self) -> BoxFuture<'_, PartText<FeedError>> {
         async move {
             if !std::mem::replace(&mut self.has_begun, true) {
                 return Ok(Some(String::new()));
@@ -199,7 +199,7 @@ struct Lines {
 impl Parts for Lines {
     type Error = FeedError;
 
-    fn read(&mut self) -> BoxFuture<'_, Part<FeedError>> {
+    fn read(&mut self) -> BoxFuture<'_, PartText<FeedError>> {
         async move {
             if self.is_over {
                 return Ok(None);
@@ -243,7 +243,7 @@ impl Parts for Events {
         .boxed()
     }
 
-    fn read(&mut self) -> BoxFuture<'_, Part<FeedError>> {
+    fn read(&mut self) -> BoxFuture<'_, PartText<FeedError>> {
         async move {
             let (id, after) = &self.place;
             let page = self.feed.page(id.as_deref(), *after, &self.filter, PAGE).await?;

@@ -5,7 +5,7 @@ pub(super) mod wow;
 
 use axum::Json;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -271,10 +271,11 @@ async fn query(
     let query = query_of(condition, projection, sort, scope)?;
     let name = &call.path.name;
     if let Some(page) = page {
+        let turn = answering.query_turn().await?;
         let paged = call.state.queries()?.page(target, name, &query, page.into()).await?;
         let answer = |document| StoredAnswer::new(document, target);
         let items = paged.items.into_iter().map(answer).collect();
-        return Ok(Json(PageAnswer { items, total: paged.total }).into_response());
+        return turn.json(&PageAnswer { items, total: paged.total }).await;
     }
     let limit = limit.map_or(DEFAULT_LIST, u32::from);
     let listing = Listing { target, name, query: &query, limit, after: after.as_deref() };
@@ -328,6 +329,7 @@ impl From<QueryError> for Problem {
             | QueryError::Broad { .. }
             | QueryError::NoTextIndex { .. }
             | QueryError::Refused(_) => Self::wrong("condition", detail),
+            QueryError::LargePage => Self::wrong("page.size", detail),
             QueryError::Busy { .. } => Self::overloaded(detail),
             QueryError::Unsortable(unsortable) => Self::wrong("sort", unsortable.to_string()),
             QueryError::Timeout { .. } => Self::unavailable(detail),

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use bson::{Bson, Document};
 use serde::{Deserialize, Serialize};
@@ -171,12 +171,14 @@ impl WowQuery {
 )]
 async fn wow_single_snapshot(
     call: WowCall,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
-) -> Result<Json<StoredAnswer>, Problem> {
+) -> Result<Response, Problem> {
+    let turn = answering.query_turn().await?;
     let query = body.query(&call, &headers, false)?;
     let found = single(&call, &query).await?;
-    Ok(Json(StoredAnswer::new(found, Target::Snapshots)))
+    turn.json(&StoredAnswer::new(found, Target::Snapshots)).await
 }
 
 /// Find the state of one snapshot (Wow)
@@ -191,11 +193,13 @@ async fn wow_single_snapshot(
 )]
 async fn wow_single_state(
     call: WowCall,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
-) -> Result<Json<State>, Problem> {
+) -> Result<Response, Problem> {
+    let turn = answering.query_turn().await?;
     let query = body.query(&call, &headers, true)?;
-    Ok(Json(State::of(single(&call, &query).await?)))
+    turn.json(&State::of(single(&call, &query).await?)).await
 }
 
 /// List snapshots (Wow)
@@ -249,12 +253,14 @@ async fn wow_list_states(
 )]
 async fn wow_page_snapshots(
     call: WowCall,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
+    let turn = answering.query_turn().await?;
     let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, false).await?;
-    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Snapshots));
-    Ok(Json(WowPage { total, list: list.collect() }).into_response())
+    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Snapshots)).collect();
+    turn.json(&WowPage { total, list }).await
 }
 
 /// Read a page of the states of snapshots (Wow)
@@ -266,12 +272,14 @@ async fn wow_page_snapshots(
 )]
 async fn wow_page_states(
     call: WowCall,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
+    let turn = answering.query_turn().await?;
     let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, true).await?;
     let list = items.into_iter().map(State::of).collect();
-    Ok(Json(WowPage { total, list }).into_response())
+    turn.json(&WowPage { total, list }).await
 }
 
 /// Count snapshots (Wow)
@@ -318,12 +326,14 @@ async fn wow_list_events(
 )]
 async fn wow_page_events(
     call: WowCall,
+    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
+    let turn = answering.query_turn().await?;
     let Paged { items, total } = page(&call, &headers, Target::Events, body, false).await?;
-    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Events));
-    Ok(Json(WowPage { total, list: list.collect() }).into_response())
+    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Events)).collect();
+    turn.json(&WowPage { total, list }).await
 }
 
 /// Count appends (Wow)
@@ -412,7 +422,11 @@ async fn page(
         return Err(Problem::invalid(flaws));
     }
     let query = body.query(call, headers, is_state)?;
-    Ok(call.state.queries()?.page(target, &call.path.name, &query, page).await?)
+    let paged = call.state.queries()?.page(target, &call.path.name, &query, page).await;
+    paged.map_err(|error| match error {
+        QueryError::LargePage => Problem::wrong("pagination.size", error.to_string()),
+        other => other.into(),
+    })
 }
 
 async fn count(

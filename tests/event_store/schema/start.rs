@@ -26,7 +26,8 @@ async fn start_fails_on_a_database_of_another_context() {
     probing.push("ops.listen=127.0.0.1:0".into());
     let found = call_with(&probing, &["check", "--output", "json"]).await.with_code(1).json();
 
-    for part in [home.name.as_str(), "\"bank\"", "\"default\"", "another events.database"] {
+    // As JSON has it.
+    for part in [&*home.name, r#"\"bank\""#, r#"\"default\""#, "another events.database"] {
         assert!(ended.stderr.contains(part), "no {part}: {ended}");
     }
     let context = found.as_array().unwrap().iter().find(|one| one["name"] == "context").unwrap();

@@ -3,7 +3,7 @@
 use bson::{Bson, Document, doc};
 
 use super::compile::{DELETED, escaped};
-use super::plan::{IndexRead, Read};
+use super::read::{IndexRead, Read};
 
 /// A part of a condition: whatever meets the condition meets it too, and MongoDB finds it by the keys of
 /// an index alone, so it reads no more documents than it finds.

@@ -19,7 +19,8 @@ use postrider_store::connect::primary;
 use postrider_store::{StoreError, limits, within};
 
 use super::bounds::bounds;
-use super::plan::{Plan, Plans, Read, Shape};
+use super::plan::{Plan, Plans, Shape};
+use super::read::Read;
 
 /// So many times as many documents may be read where an index is read for single values, for example for a
 /// tenant: that is what it is made for.

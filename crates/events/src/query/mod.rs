@@ -63,6 +63,7 @@ mod pattern;
 mod plan;
 pub mod projection;
 mod raw;
+mod read;
 pub mod service;
 mod settings;
 pub mod sort;

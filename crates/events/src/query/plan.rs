@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, bson, doc};
 use futures_util::TryStreamExt;
-use mongodb::options::Hint;
 use mongodb::{Collection, Database};
 use parking_lot::Mutex;
 use postrider_store::connect::primary;
@@ -15,6 +14,7 @@ use postrider_store::{StoreError, limits, within};
 
 use super::bounds::bounds;
 use super::compile::DELETED;
+use super::read::{IndexRead, Read};
 
 /// How long a plan that uses an index is trusted.
 const INDEXED_RETENTION: Duration = Duration::from_secs(300);
@@ -53,48 +53,11 @@ pub(super) enum Plan {
     Filters(Arc<[Read]>),
 }
 
-/// What one plan reads.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Read {
-    /// The indexes.
-    pub(super) indexes: Vec<IndexRead>,
-    /// Whether it is a search in the text index.
-    pub(super) is_text: bool,
-    /// Whether it reads the documents in the order of the query.
-    pub(super) is_sorted: bool,
-}
-
-/// An index that a plan reads.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct IndexRead {
-    /// Its name.
-    pub(super) name: String,
-    /// The fields of its keys.
-    pub(super) fields: Vec<String>,
-    /// Whether a document may have several keys.
-    pub(super) is_multikey: bool,
-    /// The filter of the documents that it has; `None` for all.
-    pub(super) partial: Option<Document>,
-}
-
 /// A query, as far as its plan depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape<'q> {
     pub(super) filter: &'q Document,
     pub(super) order: &'q Document,
-}
-
-impl Read {
-    /// By what MongoDB reads the documents in the order of the query; `None` if it does not, or by several
-    /// indexes.
-    pub(super) fn in_order(&self) -> Option<Hint> {
-        match &*self.indexes {
-            _ if !self.is_sorted => None,
-            [] => Some(Hint::Keys(doc! { "$natural": 1 })),
-            [index] => Some(Hint::Name(index.name.clone())),
-            _ => None,
-        }
-    }
 }
 
 impl Plans {

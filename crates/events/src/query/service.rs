@@ -37,6 +37,9 @@ use crate::names::AggregateName;
 
 const ACTION: &str = "query";
 
+/// The most bytes of a page, as BSON. One larger document is a page.
+const MAX_PAGE_BYTES: usize = 4 << 20;
+
 /// The field of a found document that names what in it cannot be decoded.
 const INVALID: &str = "invalid";
 
@@ -164,6 +167,13 @@ pub enum QueryError {
         /// The collection.
         collection: String,
     },
+    /// The documents of a page are too large together: all of them are in memory.
+    #[error(
+        "the documents of this page have more than {} MiB; lower its size, choose fields by a projection, or \
+         read a list",
+        MAX_PAGE_BYTES >> 20
+    )]
+    LargePage,
     /// The documents cannot be sorted so.
     #[error("sort: {0}")]
     Unsortable(#[from] Unsortable),
@@ -333,8 +343,16 @@ impl QueryService {
             access,
         };
         let items = async {
-            let found = self.find(&find, &Document::new()).await?;
-            found.map_ok(StoredDocument::marked).try_collect::<Vec<_>>().await
+            let mut found = pin!(self.find(&find, &Document::new()).await?);
+            let (mut items, mut bytes) = (Vec::new(), 0);
+            while let Some(document) = found.try_next().await? {
+                bytes += document.bytes;
+                if bytes > MAX_PAGE_BYTES && !items.is_empty() {
+                    return Err(QueryError::LargePage);
+                }
+                items.push(document.marked());
+            }
+            Ok(items)
         };
         let (items, total) = future::try_join(items, self.count_all(target, name, &filter)).await?;
         Ok(Paged { items, total })
@@ -603,6 +621,8 @@ impl<S: Stream<Item = Result<StoredDocument, QueryError>>> Listing<S> {
 /// A document as far as it can be decoded.
 struct StoredDocument {
     document: Document,
+    /// Its size as BSON.
+    bytes: usize,
     /// Its invalid fields, and why.
     invalid: Vec<String>,
 }
@@ -610,7 +630,7 @@ struct StoredDocument {
 impl StoredDocument {
     fn read(found: &RawDocument) -> Self {
         let (document, invalid) = decode_any(found);
-        Self { document, invalid }
+        Self { document, bytes: found.as_bytes().len(), invalid }
     }
 
     /// Whether the value of this field is as it is stored.

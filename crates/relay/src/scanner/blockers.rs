@@ -60,8 +60,10 @@ impl<S: Sink> Scanner<'_, S> {
         if self.context.settings.is_ordered() {
             // (If it is known that there are more, no read is wasted.)
             if self.context.state.key_table.dead_count() < FEW_DEAD {
-                dead.extend(snapshot.blocked(None, FEW_DEAD).await?);
-                has_all_dead = dead.len() < FEW_DEAD;
+                let found = snapshot.blocked(None, FEW_DEAD).await?;
+                // (Several of them may block one key.)
+                has_all_dead = found.len() < FEW_DEAD;
+                dead.extend(found);
             } else {
                 has_all_dead = false;
             }
@@ -80,12 +82,10 @@ impl<S: Sink> Scanner<'_, S> {
         loop {
             let key = behind.as_ref().map(LaneKey::as_str);
             let page = snapshot.blocked_behind(key, DEAD_PAGE).await?;
-            let next = page.last().filter(|_| page.len() == DEAD_PAGE);
-            behind = next.map(|(key, _)| key.clone());
+            // (A page may be short because of records that cannot be decoded.)
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            behind = Some(last.clone());
             self.context.state.key_table.block_by_dead(dead_within(page, owned));
-            if behind.is_none() {
-                return Ok(());
-            }
         }
     }
 
