@@ -82,8 +82,10 @@ impl<S: Sink> Scanner<'_, S> {
         loop {
             let key = behind.as_ref().map(LaneKey::as_str);
             let page = snapshot.blocked_behind(key, DEAD_PAGE).await?;
-            // (A page may be short because of records that cannot be decoded.)
-            let Some((last, _)) = page.last() else { return Ok(()) };
+            // (A page may be short because of records that cannot be decoded. A key that is not a text has no
+            // place in this order.)
+            let keyed = page.iter().rev().find(|(lane, _)| matches!(lane, LaneKey::Keyed(_)));
+            let Some((last, _)) = keyed else { return Ok(()) };
             behind = Some(last.clone());
             self.context.state.key_table.block_by_dead(dead_within(page, owned));
         }
