@@ -119,9 +119,12 @@ pub fn of_literal(literal: &str) -> Result<Bson, &'static str> {
         return Err("is beyond the range of a double (1.8e308); write it as a string");
     }
     let number = Number::read(literal);
-    let is_double = number.as_ref().is_some_and(|number| {
-        Number::read(&format!("{double:e}")).as_ref() == Some(number) || number.is_exactly(double)
-    });
+    // (Of two forms that are as short and as near, Rust writes one and JSON may have the other.)
+    let shortest = [format!("{double:e}"), serde_json::to_string(&double).unwrap_or_default()];
+    let is_shortest =
+        |number| shortest.iter().any(|form| Number::read(form).as_ref() == Some(number));
+    let is_double =
+        number.as_ref().is_some_and(|number| is_shortest(number) || number.is_exactly(double));
     match (is_double, number) {
         (true, _) => Ok(Bson::Double(double)),
         (false, Some(number)) => decimal(literal, &number),

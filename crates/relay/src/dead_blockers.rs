@@ -40,6 +40,12 @@ const WATCHED_KEYS: usize = BATCH_KEYS;
 /// The pause after each command of an audit, as a multiple of its duration.
 const AUDIT_REST_FACTOR: u32 = 99;
 
+/// The longest pause between two reads of the stream.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// The pause while the stream has more.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
+
 /// The pause before a lost stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(5);
 
@@ -125,21 +131,26 @@ impl<S: Sink> DeadBlockers<'_, S> {
     /// Keeps the stream open while it is wanted, and reads the keys of changed records.
     async fn follow(&self, opening: &watch::Sender<Opening>) {
         // A freed key must not wait for a whole `poll_interval`.
-        let pause = self.context.settings.poll_interval / 2;
-        let (mut stream, mut number) = (None, 0);
+        let usual = MAX_PAUSE.min(self.context.settings.poll_interval / 2);
+        let (mut stream, mut number, mut pause) = (None, 0, usual);
         loop {
             tokio::time::sleep(pause).await;
+            pause = usual;
             if !self.wants_stream(stream.is_some()) {
                 stream = None;
                 opening.send_if_modified(|opening| opening.take().is_some());
                 continue;
             }
             match self.read_stream(&mut stream).await {
-                Ok(()) if opening.borrow().is_none() => {
-                    number += 1;
-                    opening.send_replace(Some(number));
+                Ok(has_more) => {
+                    if opening.borrow().is_none() {
+                        number += 1;
+                        opening.send_replace(Some(number));
+                    }
+                    if has_more {
+                        pause = BACKLOG_PAUSE;
+                    }
                 }
-                Ok(()) => {}
                 Err(error) => {
                     debug!(error = chain(&error), "lost the stream of dead blockers; reopening");
                     stream = None;
@@ -155,7 +166,9 @@ impl<S: Sink> DeadBlockers<'_, S> {
         self.wakeup.is_followed() && self.context.state.key_table.dead_count() > wanted
     }
 
-    async fn read_stream(&self, stream: &mut Option<Unblockings>) -> Result<(), StoreError> {
+    /// Reads one batch of the stream. Returns whether there may be more: it also passes all deletions of delivered
+    /// records.
+    async fn read_stream(&self, stream: &mut Option<Unblockings>) -> Result<bool, StoreError> {
         let key_table = &self.context.state.key_table;
         let stream = match stream {
             Some(stream) => stream,
@@ -166,6 +179,7 @@ impl<S: Sink> DeadBlockers<'_, S> {
             }
         };
         let changed = stream.next().await?;
+        let has_more = !changed.is_empty();
         let mut keys = key_table.blocked_by(&changed);
         keys.extend(key_table.take_unverified());
         for some in keys.chunks(BATCH_KEYS) {
@@ -175,7 +189,7 @@ impl<S: Sink> DeadBlockers<'_, S> {
                 key_table.verify_again(some.iter().map(|(key, _)| key.clone()));
             }
         }
-        Ok(())
+        Ok(has_more)
     }
 
     /// Unblocks those of these keys that their records no longer block, then rests for so many times

@@ -13,7 +13,7 @@ use mongodb::event::cmap::CmapEvent;
 use parking_lot::Mutex;
 
 use crate::metric::Description;
-use crate::pools::{self, Pool};
+use crate::pools::{self, Pool, STARVED_POOLS};
 
 /// Operations, by kind and outcome.
 pub const OPERATIONS: &str = "postrider_mongodb_operations_total";
@@ -25,9 +25,6 @@ pub const CONNECTIONS: &str = "postrider_mongodb_connections";
 pub const CHECKOUT_DURATION_SECONDS: &str = "postrider_mongodb_checkout_duration_seconds";
 /// Operations that got no connection.
 pub const CHECKOUT_FAILURES: &str = "postrider_mongodb_checkout_failures_total";
-
-/// Whether a pool is starved: 1 or 0.
-pub const STARVED_POOLS: &str = "postrider_mongodb_pool_starved";
 
 /// The descriptions of these metrics.
 pub const DESCRIPTIONS: [Description; 6] = [

@@ -9,7 +9,8 @@ use metrics::gauge;
 use mongodb::event::cmap::CmapEvent;
 use parking_lot::Mutex;
 
-use crate::metrics::STARVED_POOLS;
+/// Whether a pool is starved: 1 or 0.
+pub const STARVED_POOLS: &str = "postrider_mongodb_pool_starved";
 
 /// How long no operation gets a connection of a pool until it is starved. (To open one takes less.)
 const STARVED_AFTER: Duration = Duration::from_secs(5);

@@ -78,6 +78,9 @@ impl<S: Sink> Scanner<'_, S> {
         snapshot: &mut OutboxSnapshot,
         owned: &[u8],
     ) -> Result<(), StoreError> {
+        if !self.context.settings.is_ordered() {
+            return Ok(());
+        }
         let mut behind: Option<LaneKey> = None;
         loop {
             let key = behind.as_ref().map(LaneKey::as_str);
