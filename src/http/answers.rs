@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
@@ -31,9 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, Span, warn};
 
-use crate::http::middleware::RequestPermit;
 use crate::http::problem::Problem;
-use crate::http::state::Api;
 use crate::telemetry::chain;
 
 /// Parts that are read and encoded at a time.
@@ -321,6 +317,17 @@ enum Cut<E> {
     Overloaded(#[from] Overloaded),
 }
 
+/// The permit of a concurrent request. A streamed answer holds it until its end.
+#[derive(Clone, Debug)]
+pub struct RequestPermit(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+
+impl RequestPermit {
+    /// Shares a permit.
+    pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self(Arc::new(permit))
+    }
+}
+
 /// The answer of a request: how it may read, and how it is sent.
 #[derive(Clone, Debug)]
 pub struct Answering {
@@ -329,21 +336,18 @@ pub struct Answering {
     _permit: RequestPermit,
 }
 
-impl FromRequestParts<Api> for Answering {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut RequestParts, shared: &Api) -> Result<Self, Problem> {
-        let permit = parts.extensions.get::<RequestPermit>().cloned();
-        let permit = permit.ok_or_else(Problem::internal)?;
-        Ok(Self { answers: shared.answers.clone(), _permit: permit })
-    }
-}
-
-#[cfg(test)]
 impl Answering {
-    /// An answer with a budget of its own.
-    pub(super) fn of_test() -> Self {
-        Self { answers: Arc::default(), _permit: RequestPermit::of_test() }
+    /// The answer of a request with this permit.
+    pub(super) fn new(answers: Arc<Answers>, permit: RequestPermit) -> Self {
+        Self { answers, _permit: permit }
+    }
+
+    /// An answer by turns and a budget of a test.
+    #[cfg(test)]
+    pub(super) fn of_test(answers: Arc<Answers>) -> Self {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let permit = semaphore.try_acquire_owned().map(RequestPermit::new);
+        Self::new(answers, permit.unwrap())
     }
 }
 
@@ -522,7 +526,7 @@ mod tests {
     }
 
     fn answering(answers: &Arc<Answers>) -> Answering {
-        Answering { answers: answers.clone(), _permit: RequestPermit::of_test() }
+        Answering::of_test(answers.clone())
     }
 
     async fn answer(answers: &Arc<Answers>, lengths: Vec<usize>) -> Result<Response, Problem> {

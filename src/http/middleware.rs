@@ -1,17 +1,16 @@
 //! The middleware of every request: id, permit, time limit, rendering of problems.
 
 use std::any::Any;
-use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument, error, info_span, warn};
 use uuid::Uuid;
 
 use crate::failpoint;
+use crate::http::answers::RequestPermit;
 use crate::http::headers::read_valid;
 use crate::http::problem::{Problem, retry_advice};
 use crate::http::state::Api;
@@ -21,19 +20,6 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest request id that is accepted from a client.
 const MAX_ID_BYTES: usize = 128;
-
-/// The permit of a concurrent request. A streamed answer holds it until its end.
-#[derive(Clone, Debug)]
-pub struct RequestPermit(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
-
-#[cfg(test)]
-impl RequestPermit {
-    /// A permit of a semaphore of its own.
-    pub(super) fn of_test() -> Self {
-        let semaphore = Arc::new(tokio::sync::Semaphore::new(1));
-        Self(Arc::new(semaphore.try_acquire_owned().unwrap()))
-    }
-}
 
 /// Runs around all other layers.
 pub(super) async fn surround(State(shared): State<Api>, request: Request, next: Next) -> Response {
@@ -66,7 +52,7 @@ async fn within_limits(shared: &Api, request: Request, next: Next) -> Result<Res
         Problem::overloaded("more concurrent requests than api.max_concurrent; retry later")
     })?;
     // Held until the answer begins: a handler may drop its request before.
-    let permit = RequestPermit(Arc::new(permit));
+    let permit = RequestPermit::new(permit);
     request.extensions_mut().insert(permit.clone());
     let answer = tokio::time::timeout(shared.timeout, next.run(request)).await;
     drop(permit);

@@ -201,7 +201,12 @@ mod tests {
             let broken = Ok::<_, FeedError>((String::new(), Some(Either::Right(Broken))));
             let items = [Ok((String::new(), Some(Either::Left(whole.clone())))), broken];
 
-            let answer = streamed(stream::iter(items).boxed(), None, form, Answering::of_test());
+            let answer = streamed(
+                stream::iter(items).boxed(),
+                None,
+                form,
+                Answering::of_test(std::sync::Arc::default()),
+            );
 
             let body = axum::body::to_bytes(answer.await.unwrap().into_body(), usize::MAX).await;
             assert!(body.is_err(), "{form:?}: {body:?}");
@@ -211,8 +216,12 @@ mod tests {
     #[tokio::test]
     async fn error_of_the_first_items_is_a_problem() {
         let broken = Ok::<_, FeedError>((String::new(), Some(Broken)));
-        let answer =
-            streamed(stream::iter([broken]).boxed(), None, ListForm::Json, Answering::of_test());
+        let answer = streamed(
+            stream::iter([broken]).boxed(),
+            None,
+            ListForm::Json,
+            Answering::of_test(std::sync::Arc::default()),
+        );
 
         assert_eq!(answer.await.unwrap_err().status.as_u16(), 500);
     }
