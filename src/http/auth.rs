@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tracing::warn;
 
-use crate::http::limits::Limits;
 use crate::http::problem::Problem;
+use crate::http::token_limits::Limits;
 
 /// A permission of tokens; none implies another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::http::auth::{Scope, Tokens};
-use crate::http::limits::Limits;
 use crate::http::tls::TlsFiles;
+use crate::http::token_limits::Limits;
 use crate::ops::config::listen_host;
 use crate::ops::origin::is_loopback;
 

@@ -40,6 +40,7 @@ mod stored;
 mod stream;
 mod subscriptions;
 mod tls;
+mod token_limits;
 mod trace;
 
 use axum::Router;
