@@ -14,7 +14,6 @@ use axum::http::{HeaderMap, StatusCode};
 use bson::Document;
 use http_body_util::LengthLimitError;
 use percent_encoding::percent_decode_str;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::events::Flaw;
@@ -24,6 +23,7 @@ use crate::http::auth::Scope;
 use crate::http::entity_tag::refuse_conditions;
 use crate::http::headers::read_valid;
 use crate::http::limits::{Confined, Reach, Whole};
+pub use crate::http::params::NoParameters;
 use crate::http::problem::Problem;
 use crate::http::state::Api;
 
@@ -85,10 +85,6 @@ impl FromRequestParts<Api> for Answering {
         Ok(Self::new(shared.answers.clone(), permit))
     }
 }
-
-/// No parameters.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct NoParameters {}
 
 impl<S, P, Q, R> FromRequestParts<Api> for Call<S, P, Q, R>
 where
@@ -278,6 +274,8 @@ async fn bytes(request: Request, shared: &Api) -> Result<Bytes, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
     use crate::http::params::AggregatePath;
 

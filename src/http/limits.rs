@@ -12,8 +12,7 @@ use postrider_settings::Glob;
 
 use crate::events::{EventStore, Tenancy};
 use crate::http::auth::TokenHolder;
-use crate::http::extract::NoParameters;
-use crate::http::params::{AggregatePath, KindPath, RecordPath, VersionPath};
+use crate::http::params::{AggregatePath, KindPath, NoParameters, RecordPath, VersionPath};
 use crate::http::problem::Problem;
 use crate::http::token_limits::Limits;
 use crate::names::{AggregateId, AggregateName};

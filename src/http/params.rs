@@ -16,6 +16,10 @@ use crate::events::json::{checked, int64};
 use crate::names::{AggregateId, AggregateName};
 use crate::outbox::undecoded::RawId;
 
+/// No parameters.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct NoParameters {}
+
 /// A kind of aggregate, in a path.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]

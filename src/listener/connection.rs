@@ -18,8 +18,10 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::listener::MAX_HEADER_BYTES;
 use crate::listener::places::{Answering, Place};
+
+/// The largest header of a request: its first line and its fields.
+pub(super) const MAX_HEADER_BYTES: usize = 32 << 10;
 
 /// The routes for one connection: they get no request with too large a header, and none of a connection
 /// that has lost its place.

@@ -26,14 +26,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, warn};
 
-use crate::listener::connection::{Limited, Watched};
+use crate::listener::connection::{Limited, MAX_HEADER_BYTES, Watched};
 use crate::listener::places::{Place, Places};
 use crate::telemetry::chain;
 
 pub(crate) use places::Unread;
-
-/// The largest header of a request: its first line and its fields.
-pub(crate) const MAX_HEADER_BYTES: usize = 32 << 10;
 
 /// The pause after a failed accept if no connection can be closed for it.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -3,6 +3,8 @@
 mod manage;
 mod pull;
 
+use axum::http::header::ALLOW;
+use axum::response::IntoResponse;
 use axum::routing::any;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -26,9 +28,15 @@ pub(super) fn calls() -> OpenApiRouter<Api> {
         .routes(routes!(manage::replay_subscription))
         .routes(routes!(manage::list_parked_events, manage::discard_parked_events))
         .routes(routes!(pull::pull_subscription_events))
-        .route("/v1/subscriptions/{name}/events", any(pull::refuse_former_pull))
+        .route("/v1/subscriptions/{name}/events", any(refuse_former_pull))
         .routes(routes!(pull::acknowledge_subscription_events))
         .routes(routes!(pull::park_subscription_event))
+}
+
+/// Refuses the earlier form of a pull, in which a link or an image of any page could take the lease.
+async fn refuse_former_pull() -> impl IntoResponse {
+    // No method is allowed on this path.
+    ([(ALLOW, "")], Problem::no_method("pull by POST /v1/subscriptions/{name}/pull"))
 }
 
 /// A subscription, in a path.

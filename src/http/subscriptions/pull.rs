@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::header::ALLOW;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::ToSchema;
@@ -96,12 +95,6 @@ pub(super) async fn pull_subscription_events(
     };
     // (No more are in memory than there are subscriptions: one member has the lease.)
     answering.turn().await?.json(&answer).await
-}
-
-/// Refuses the earlier form of a pull, in which a link or an image of any page could take the lease.
-pub(super) async fn refuse_former_pull() -> impl IntoResponse {
-    // No method is allowed on this path.
-    ([(ALLOW, "")], Problem::no_method("pull by POST /v1/subscriptions/{name}/pull"))
 }
 
 /// The events to acknowledge.
