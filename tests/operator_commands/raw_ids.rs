@@ -42,7 +42,7 @@ async fn raw_id_finds_the_record_with_its_bytes_or_none() {
     let records = outbox.records().clone_with_type::<RawDocumentBuf>();
     let inspector = Inspector::new(outbox.collections.clone());
     let mut runner = TestRunner::deterministic();
-    let any = (0..500).map(|_| arbitrary::value().new_tree(&mut runner).unwrap().current());
+    let any = (0..1_000).map(|_| arbitrary::value().new_tree(&mut runner).unwrap().current());
     let equal = [1.into(), 1_i64.into(), 1.0.into(), Bson::Symbol("a".into()), "a".into()];
     let (mut found, mut no_ids) = (0, 0);
 
@@ -65,7 +65,7 @@ async fn raw_id_finds_the_record_with_its_bytes_or_none() {
         }
     }
 
-    assert!(found > 100 && no_ids > 30, "{found} {no_ids}");
+    assert!(found > 300 && no_ids > 30, "{found} {no_ids}");
 }
 
 #[fixture::test]
