@@ -50,10 +50,6 @@ pub(super) const PART_BYTES: usize = 96 << 10;
 /// The largest piece that is given to a connection at a time. A smaller whole answer is given at once.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// The send buffer of a connection: the system would let it grow to megabytes, and a client that reads slowly
-/// would take nothing for minutes.
-pub(super) const SEND_BUFFER_BYTES: usize = 128 << 10;
-
 /// An answer may end for others if fewer bytes a second than these are taken of it. (The buffers of a connection hide a
 /// part of what a client reads.)
 const SLOW_BYTES_PER_SECOND: u64 = 8 << 10;
@@ -62,7 +58,7 @@ const SLOW_BYTES_PER_SECOND: u64 = 8 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     /// The longest time until a piece is taken. A client that reads 16 KB/s takes one every few seconds: the buffer of a
-    /// connection ([`SEND_BUFFER_BYTES`]) accepts more when a third of it is free.
+    /// connection ([`SEND_BUFFER_BYTES`](crate::listener::SEND_BUFFER_BYTES)) accepts more when a third of it is free.
     stalled: Duration,
     /// How long an answer is read until its rate is judged.
     measured: Duration,
@@ -144,12 +140,6 @@ impl From<Overloaded> for Problem {
 }
 
 impl Answers {
-    /// Waits for a part's turn.
-    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        // (It is never closed.)
-        self.turns.clone().acquire_owned().await.ok()
-    }
-
     /// Holds a text of this size. One that is larger than the budget takes all of it.
     async fn hold(self: &Arc<Self>, bytes: usize) -> Result<Share, Overloaded> {
         let units = bytes.saturating_sub(RESERVE_BYTES).div_ceil(UNIT).min(BUDGET_BYTES / UNIT);
@@ -199,6 +189,12 @@ fn slowest(holders: &[Arc<Holder>], now: Instant, measured: Duration) -> Option<
     let rates = going.filter_map(|holder| Some((holder.rate(now, measured)?, holder)));
     let slow = rates.filter(|(rate, _)| *rate < SLOW_BYTES_PER_SECOND);
     slow.min_by_key(|(rate, _)| *rate).map(|(_, slowest)| slowest)
+}
+
+/// Waits for a turn.
+async fn take(turns: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    // (They are never closed.)
+    turns.clone().acquire_owned().await.ok()
 }
 
 /// What an answer holds of the budget.
@@ -378,8 +374,8 @@ impl Answering {
     }
 
     async fn turn_of(&self, turns: &Arc<Semaphore>) -> Result<Turn, Problem> {
-        let waiting = timeout(self.answers.patience.wait, turns.clone().acquire_owned()).await;
-        let permit = waiting.ok().and_then(Result::ok).ok_or_else(|| {
+        let waiting = timeout(self.answers.patience.wait, take(turns)).await;
+        let permit = waiting.ok().flatten().ok_or_else(|| {
             Problem::overloaded("too many reads are waiting for MongoDB; retry later")
         })?;
         Ok(Turn { answering: self.clone(), _permit: permit })
@@ -455,7 +451,7 @@ impl Answering {
             while let Next::Text(text) = parts.wait().await {
                 send_text(text.into(), &Share { held: None }, &pieces, stalled).await?;
             }
-            let turn = self.answers.turn().await;
+            let turn = take(&self.answers.turns).await;
             let Some(text) = parts.read().await.map_err(Cut::Part)? else { return Ok(()) };
             drop(turn);
             let share = self.answers.hold(text.len()).await?;

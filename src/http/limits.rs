@@ -68,9 +68,7 @@ pub struct InStreams(Arc<TokenHolder>);
 
 impl Reach for InStreams {
     fn of(holder: &Arc<TokenHolder>) -> Result<Self, Problem> {
-        let covered = holder.limits.covers(&["aggregates"], true);
-        let uncovered = || uncovered(holder, "the calls of events", "aggregates");
-        if covered { Ok(Self(holder.clone())) } else { Err(uncovered()) }
+        covered(holder, "the calls of events", &["aggregates"], true).map(Self)
     }
 }
 
@@ -181,9 +179,7 @@ pub struct InRecords(Arc<TokenHolder>);
 
 impl Reach for InRecords {
     fn of(holder: &Arc<TokenHolder>) -> Result<Self, Problem> {
-        let covered = holder.limits.covers(&["types", "destinations"], true);
-        let uncovered = || uncovered(holder, "the calls of the outbox", "types");
-        if covered { Ok(Self(holder.clone())) } else { Err(uncovered()) }
+        covered(holder, "the calls of the outbox", &["types", "destinations"], true).map(Self)
     }
 }
 
@@ -246,9 +242,7 @@ pub struct InSubscriptions(Arc<TokenHolder>);
 
 impl Reach for InSubscriptions {
     fn of(holder: &Arc<TokenHolder>) -> Result<Self, Problem> {
-        let covered = holder.limits.covers(&["subscriptions"], false);
-        let uncovered = || uncovered(holder, "the calls of subscriptions", "subscriptions");
-        if covered { Ok(Self(holder.clone())) } else { Err(uncovered()) }
+        covered(holder, "the calls of subscriptions", &["subscriptions"], false).map(Self)
     }
 }
 
@@ -299,11 +293,22 @@ fn listed(globs: &[Glob]) -> String {
     if texts.is_empty() { "(none)".into() } else { texts.join(", ") }
 }
 
-fn uncovered(holder: &TokenHolder, what: &str, limit: &str) -> Problem {
+/// Checks that the limits of a token cover a part of the API, by one of these limits or by tenants alone. The
+/// problem names the first of them.
+fn covered(
+    holder: &Arc<TokenHolder>,
+    what: &str,
+    own: &[&str],
+    has_tenants: bool,
+) -> Result<Arc<TokenHolder>, Problem> {
+    if holder.limits.covers(own, has_tenants) {
+        return Ok(holder.clone());
+    }
     let set = holder.limits.set().join(", ");
+    let limit = own.first().copied().unwrap_or_default();
     let detail =
         format!("is limited by {set}, which does not cover {what}; give it the limit {limit} too");
-    Problem::beyond_limits(&holder.name, &detail)
+    Err(Problem::beyond_limits(&holder.name, &detail))
 }
 
 /// What matches the same texts as a pattern in a filter of MongoDB: the text, or a regular expression.

@@ -8,7 +8,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::http::answers::SEND_BUFFER_BYTES;
 use crate::http::auth::Tokens;
 use crate::http::config::ApiConfig;
 use crate::http::routes;
@@ -65,7 +64,6 @@ impl ApiServer {
             connections: config.max_connections,
             header_timeout: HEADER_TIMEOUT.min(config.timeout),
             stall_timeout: config.timeout,
-            send_buffer: SEND_BUFFER_BYTES,
             unread: Unread::Kept,
         };
         Ok(Self {

@@ -40,6 +40,10 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// try again a second later.
 const BACKLOG: i32 = 4096;
 
+/// The send buffer of a connection: a page of metrics fits. The system would let it grow to megabytes, so that a
+/// client that reads slowly would take nothing for minutes, and many that do not read would take much memory.
+pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
+
 /// How often a full listener, or a failing one, is logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -61,8 +65,6 @@ pub(crate) struct Limits {
     pub(crate) header_timeout: Duration,
     /// How long a client may take nothing of what was sent to it.
     pub(crate) stall_timeout: Duration,
-    /// The size of the send buffer of a connection, in bytes.
-    pub(crate) send_buffer: usize,
     /// What a full listener does with clients that leave answers unread.
     pub(crate) unread: Unread,
 }
@@ -168,7 +170,7 @@ async fn handle(
     let serving = async {
         // A client that stops reading is reset by TCP_USER_TIMEOUT, so that it cannot hold its place.
         let _ = stream.set_nodelay(true);
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, limits.send_buffer);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
         let millis = u32::try_from(limits.stall_timeout.as_millis()).unwrap_or(u32::MAX);
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
         let header_timeout = limits.header_timeout;

@@ -31,9 +31,6 @@ pub const MAX_CONNECTIONS: usize = 64;
 /// nothing.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The send buffer of a connection: a page of metrics fits, and many that are not read take little memory.
-const SEND_BUFFER_BYTES: usize = 128 << 10;
-
 /// How long a page of metrics is sent again: a page costs milliseconds, and any client may request it.
 const PAGE_LIFETIME: Duration = Duration::from_secs(1);
 
@@ -91,7 +88,6 @@ impl OpsServer {
             connections,
             header_timeout: CLIENT_TIMEOUT,
             stall_timeout: CLIENT_TIMEOUT,
-            send_buffer: SEND_BUFFER_BYTES,
             unread: Unread::Closed,
         };
         let listener = Listener::new(KEY, self.socket, limits);

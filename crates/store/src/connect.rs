@@ -181,13 +181,7 @@ pub fn max_connections(endpoint: &MongoEndpoint) -> u64 {
 ///
 /// Those of [`client`].
 pub async fn relay_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
-    let mut options = options(&endpoint.into()).await?;
-    if options.app_name.as_deref() == Some(APP_NAME) {
-        options.app_name = Some(format!("{APP_NAME}-relay"));
-    }
-    options.max_pool_size = Some(MAX_RELAY_CONNECTIONS);
-    options.min_pool_size = None;
-    open(options, Some(Pool::Relay)).inspect(shut_down_at_the_end)
+    own_pool(&endpoint.into(), Pool::Relay, MAX_RELAY_CONNECTIONS, None).await
 }
 
 /// Maximum connections for answers that clients may take slowly: as many as are read at a time, and the queries.
@@ -205,14 +199,25 @@ const READING_IDLE_TIME: Duration = Duration::from_secs(60);
 ///
 /// Those of [`client`].
 pub async fn reading_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, StoreError> {
-    let mut options = options(&endpoint.into()).await?;
+    let idle = Some(READING_IDLE_TIME);
+    own_pool(&endpoint.into(), Pool::Reading, MAX_READING_CONNECTIONS, idle).await
+}
+
+/// Opens a client with a pool of its own: of this size, whatever the URI says, and with its name in `appName`.
+async fn own_pool(
+    endpoint: &MongoEndpoint,
+    pool: Pool,
+    connections: u32,
+    idle: Option<Duration>,
+) -> Result<Client, StoreError> {
+    let mut options = options(endpoint).await?;
     if options.app_name.as_deref() == Some(APP_NAME) {
-        options.app_name = Some(format!("{APP_NAME}-reading"));
+        options.app_name = Some(format!("{APP_NAME}-{}", pool.name()));
     }
-    options.max_pool_size = Some(MAX_READING_CONNECTIONS);
+    options.max_pool_size = Some(connections);
     options.min_pool_size = None;
-    options.max_idle_time = Some(READING_IDLE_TIME);
-    open(options, Some(Pool::Reading)).inspect(shut_down_at_the_end)
+    options.max_idle_time = idle.or(options.max_idle_time);
+    open(options, Some(pool)).inspect(shut_down_at_the_end)
 }
 
 /// Opens a client of a single member in any state, with the login and TLS of `uri`. Operations time

@@ -80,16 +80,22 @@ impl PoolUse {
 
     fn note(&mut self, event: &CmapEvent, now: Instant) {
         match event {
-            CmapEvent::ConnectionCheckoutStarted(_) => {
-                self.unanswered.get_or_insert(now);
-                self.last = Some(now);
-            }
+            CmapEvent::ConnectionCheckoutStarted(_) => self.ask(now),
             // (A failed one says that MongoDB is not reached, which is another trouble.)
             CmapEvent::ConnectionCheckedOut(_) | CmapEvent::ConnectionCheckoutFailed(_) => {
-                self.unanswered = None;
+                self.answer();
             }
             _ => {}
         }
+    }
+
+    fn ask(&mut self, now: Instant) {
+        self.unanswered.get_or_insert(now);
+        self.last = Some(now);
+    }
+
+    fn answer(&mut self) {
+        self.unanswered = None;
     }
 
     fn starved_for(&self, now: Instant) -> Option<Duration> {
@@ -107,23 +113,19 @@ mod tests {
     fn pool_is_starved_while_operations_ask_without_an_answer() {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
-        let asked = |usage: &mut PoolUse, now| {
-            usage.unanswered.get_or_insert(now);
-            usage.last = Some(now);
-        };
         let mut usage = PoolUse::NEW;
         assert_eq!(usage.starved_for(at(100)), None);
 
-        asked(&mut usage, at(100));
+        usage.ask(at(100));
         assert_eq!(usage.starved_for(at(103)), None);
         assert_eq!(usage.starved_for(at(110)), Some(Duration::from_secs(10)));
 
         // An operation that was given up is not reported: no operation asks any more.
         assert_eq!(usage.starved_for(at(131)), None);
-        asked(&mut usage, at(140));
+        usage.ask(at(140));
         assert_eq!(usage.starved_for(at(141)), Some(Duration::from_secs(41)));
 
-        usage.unanswered = None;
+        usage.answer();
         assert_eq!(usage.starved_for(at(142)), None);
     }
 }
