@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `state` | the state machine of the follower |
 //! | `stream` | the change stream: its stages and its events |
-//! | `unblocking` | another stream, for [`dead_blockers`](crate::dead_blockers): changes of dead records |
+//! | `unblocking` | another stream, for `crate::dead_blockers`: changes of dead records |
 //! | `cursor` | a cursor of change events, for both |
 
 mod cursor;
