@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use bson::raw::RawDocumentBuf;
-use bson::{Bson, DateTime, Document, Timestamp, doc};
+use bson::{Bson, DateTime, Document, doc};
 use mongodb::Collection;
 use postrider::outbox::collections::Collections;
 use postrider::outbox::redrive::{Redrive, Redriver};
 use postrider::outbox::undecoded::RawId;
 
 use crate::support;
+use crate::support::blocked::{behind, dead, insert, record};
 use crate::support::cost;
 use crate::support::daemon::Daemon;
 
@@ -145,39 +145,6 @@ async fn seen(daemon: &Daemon) -> f64 {
         all += daemon.metric(&series).await;
     }
     all
-}
-
-async fn insert(collections: &Collections, records: impl Iterator<Item = Document>) {
-    let all: Vec<Document> = records.collect();
-    for some in all.chunks(10_000) {
-        let raw = some.iter().map(|record| RawDocumentBuf::try_from(record).unwrap());
-        collections.records().insert_many(raw).await.unwrap();
-    }
-}
-
-fn record(id: String, key: String) -> Document {
-    doc! {
-        "_id": id,
-        "partition": i32::from(postrider::partition::of_key(&key)),
-        "key": key,
-        "type": support::KIND,
-        "payload": "of a record",
-        "status": "pending",
-        "seq": Bson::Timestamp(Timestamp { time: 0, increment: 0 }),
-    }
-}
-
-fn dead(n: usize) -> Document {
-    let mut record = record(format!("dead-{n}"), format!("order-{n:0>8}"));
-    let dead = doc! {
-        "status": "dead", "blocks": true, "deadReason": "refused: no", "deadAt": DateTime::now(),
-    };
-    record.extend(dead);
-    record
-}
-
-fn behind(n: usize) -> Document {
-    record(format!("behind-{n}"), format!("order-{n:0>8}"))
 }
 
 fn delivered(n: usize) -> Document {

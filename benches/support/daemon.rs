@@ -1,6 +1,6 @@
 //! The daemon itself over a backlog.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,11 @@ impl Daemon {
 
     pub fn pid(&self) -> String {
         self.process.id().to_string()
+    }
+
+    /// The address of its operations port.
+    pub fn ops(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.ops).into()
     }
 
     /// The value of a series of its metrics, 0 where it is absent.

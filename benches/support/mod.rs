@@ -6,6 +6,7 @@
 
 #[path = "../../tests/support/authority.rs"]
 pub mod authority;
+pub mod blocked;
 #[path = "../../tests/support/child_guard.rs"]
 pub mod child_guard;
 pub mod cost;
