@@ -75,13 +75,13 @@ async fn measure() {
     }
     attacked.sort_by(f64::total_cmp);
     burnt.sort_by(f64::total_cmp);
-    let (p99, beside) = (support::at(&attacked, 0.99), support::at(&burnt, 0.99));
+    let (p99, burner) = (support::at(&attacked, 0.99), support::at(&burnt, 0.99));
     println!(
-        "attacked  all         p50 {:.1} ms, p99 {p99:.1} ms; next to the burner {:.1} and {beside:.1}: {:.2} x; {} sent, none \
+        "attacked  all         p50 {:.1} ms, p99 {p99:.1} ms; next to the burner {:.1} and {burner:.1}: {:.2} x; {} sent, none \
          lost, {} repeated, {} swapped; peak memory {} MB",
         support::at(&attacked, 0.5),
         support::at(&burnt, 0.5),
-        p99 / beside,
+        p99 / burner,
         sent.len(),
         world.arrivals.repeated(),
         swapped(&sent, &arrived),
@@ -171,15 +171,15 @@ impl Turn {
     }
 
     fn report(&self, attacked: &[f64], burnt: &[f64]) -> String {
-        let (p99, beside) = (support::at(attacked, 0.99), support::at(burnt, 0.99));
+        let (p99, burner) = (support::at(attacked, 0.99), support::at(burnt, 0.99));
         let slowest: Vec<String> =
             self.slowest.iter().map(|(port, took)| format!("{port} {took:.2?}")).collect();
         format!(
-            "p50 {:.1} ms, p99 {p99:.1} ms; next to the burner {:.1} and {beside:.1}: {:.2} x; attackers {:.0} % of a core, daemon \
+            "p50 {:.1} ms, p99 {p99:.1} ms; next to the burner {:.1} and {burner:.1}: {:.2} x; attackers {:.0} % of a core, daemon \
              {:.0} %, mongod {:.0} %; slowest probe: {}; peak {} MB, then {}; descriptors {} -> {}; answers: {}",
             support::at(attacked, 0.5),
             support::at(burnt, 0.5),
-            p99 / beside,
+            p99 / burner,
             self.cpu,
             self.spent[0],
             self.spent[1],

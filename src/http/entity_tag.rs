@@ -43,7 +43,7 @@ impl EntityTag {
     /// # Errors
     ///
     /// Those of [`Turn::json`].
-    pub async fn answer<T: Serialize>(
+    pub fn answer<T: Serialize>(
         self,
         headers: &HeaderMap,
         turn: Turn,
@@ -52,7 +52,7 @@ impl EntityTag {
         if self.is_known_to(headers) {
             return Ok(self.not_modified());
         }
-        Ok((self.header(), turn.json(body).await?).into_response())
+        Ok((self.header(), turn.json(body)?).into_response())
     }
 
     /// The answer to a client that has this version already.

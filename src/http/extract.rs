@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::events::Flaw;
 use crate::events::json::{BodyError, Form, Request as RequestBody, read, read_completed};
-use crate::http::answers::{Answering, RequestPermit};
+use crate::http::answers::Answering;
 use crate::http::auth::Scope;
 use crate::http::entity_tag::refuse_conditions;
 use crate::http::headers::read_valid;
@@ -79,10 +79,8 @@ pub struct Call<S, P = NoParameters, Q = NoParameters, R = Whole> {
 impl FromRequestParts<Api> for Answering {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Api) -> Result<Self, Problem> {
-        let permit = parts.extensions.get::<RequestPermit>().cloned();
-        let permit = permit.ok_or_else(Problem::internal)?;
-        Ok(Self::new(shared.answers.clone(), permit))
+    async fn from_request_parts(_: &mut Parts, shared: &Api) -> Result<Self, Problem> {
+        Ok(Self::new(shared.answers.clone()))
     }
 }
 

@@ -10,7 +10,6 @@ use tracing::{Instrument, error, info_span, warn};
 use uuid::Uuid;
 
 use crate::failpoint;
-use crate::http::answers::RequestPermit;
 use crate::http::headers::read_valid;
 use crate::http::problem::{Problem, retry_advice};
 use crate::http::state::Api;
@@ -47,19 +46,17 @@ pub(super) async fn surround(State(shared): State<Api>, request: Request, next: 
 async fn within_limits(shared: &Api, request: Request, next: Next) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     shared.admit(&parts)?;
-    let mut request = Request::from_parts(parts, body);
-    let permit = shared.permits.clone().try_acquire_owned().map_err(|_| {
+    let request = Request::from_parts(parts, body);
+    // Until the answer begins. What is sent in pieces then has a place among the answers.
+    let _permit = shared.permits.try_acquire().map_err(|_| {
         Problem::overloaded("more concurrent requests than api.max_concurrent; retry later")
     })?;
-    // Held until the answer begins: a handler may drop its request before.
-    let permit = RequestPermit::new(permit);
-    request.extensions_mut().insert(permit.clone());
-    let answer = tokio::time::timeout(shared.timeout, next.run(request)).await;
-    drop(permit);
+    let answering = async { shared.answers.bound(next.run(request).await).await };
+    let answer = tokio::time::timeout(shared.timeout, answering).await;
     answer.map_err(|_| {
         warn!(timeout = ?shared.timeout, "a request timed out");
         Problem::unconfirmed("no response within api.timeout")
-    })
+    })?
 }
 
 /// The fail point, below the layer that catches panics.

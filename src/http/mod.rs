@@ -44,7 +44,7 @@ mod token_limits;
 mod trace;
 
 use axum::Router;
-use axum::http::header;
+use axum::body::Bytes;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -73,10 +73,12 @@ fn calls(has_wow: bool) -> OpenApiRouter<Api> {
 /// All routes.
 fn routes(shared: Api) -> Router {
     let (calls, api) = calls(shared.wow_routes).split_for_parts();
-    let description = openapi::describe(api);
-    let json = [(header::CONTENT_TYPE, "application/json")];
+    let description = Bytes::from(openapi::describe(api));
     calls
-        .route("/openapi.json", get(async move || (json, description)))
+        .route(
+            "/openapi.json",
+            get(async move || answers::constant("application/json", description.clone())),
+        )
         .fallback(async || Problem::not_found("unknown path; see /openapi.json"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(from_fn(middleware::fail_point))

@@ -162,7 +162,7 @@ async fn get_prepared_key(
     let turn = answering.turn().await?;
     let (keys, key) = keys(&call.state, call.path)?;
     let held = keys.get(key.as_str()).await?.ok_or_else(|| not_reserved(&keys, &key))?;
-    turn.json(&KeyAnswer::new(&key, held.value, held.ttl_at).0).await
+    turn.json(&KeyAnswer::new(&key, held.value, held.ttl_at).0)
 }
 
 /// Change the value and the end of a reserved key

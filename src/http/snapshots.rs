@@ -164,7 +164,7 @@ async fn load_snapshot(
         aggregate_name: name.to_string(),
         snapshot,
     };
-    Ok((tag, turn.json(&answer).await?))
+    Ok((tag, turn.json(&answer)?))
 }
 
 impl From<SnapshotError> for Problem {

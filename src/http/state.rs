@@ -39,7 +39,7 @@ pub struct ApiState {
     /// The longest time until an answer begins.
     pub(super) timeout: Duration,
     /// A permit for each concurrent request.
-    pub(super) permits: Arc<Semaphore>,
+    pub(super) permits: Semaphore,
     /// Cancelled when the API stops accepting requests.
     pub(super) stop: CancellationToken,
     /// What answers may hold.
@@ -91,9 +91,9 @@ impl ApiState {
             max_body: config.max_body,
             wow_routes: config.wow_routes,
             timeout: config.timeout,
-            permits: Arc::new(Semaphore::new(config.max_concurrent)),
+            permits: Semaphore::new(config.max_concurrent),
             stop,
-            answers: Arc::default(),
+            answers: Arc::new(Answers::new(config.max_concurrent)),
             readers: Arc::new(Semaphore::new(max_readers)),
             services: OnceLock::new(),
         }

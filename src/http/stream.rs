@@ -67,16 +67,77 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     })
 }
 
-/// An item with the cursor of the part that begins with it, which may have the cursor alone.
-type Item<T, E> = Result<(String, Option<T>), E>;
+/// An item with the cursor of the part that begins with it.
+type Item<T, E> = Result<(String, T), E>;
 
-/// A list that is written an item at a time.
+/// The text of a list, an item at a time.
+pub(super) struct ListText {
+    form: ListForm,
+    /// How many items may follow.
+    left: u32,
+    is_begun: bool,
+    is_over: bool,
+}
+
+impl ListText {
+    /// A list of at most this many items.
+    pub(super) fn new(form: ListForm, limit: u32) -> Self {
+        Self { form, left: limit, is_begun: false, is_over: false }
+    }
+
+    pub(super) fn content_type(&self) -> &'static str {
+        self.form.content_type()
+    }
+
+    /// How many items may follow.
+    pub(super) fn left(&self) -> u32 {
+        self.left
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Writes an item.
+    pub(super) fn push(
+        &mut self,
+        text: &mut String,
+        item: &impl Serialize,
+    ) -> serde_json::Result<()> {
+        let (before, between, behind) = self.form.marks();
+        text.push_str(if self.is_begun { between } else { before });
+        self.is_begun = true;
+        if self.form == ListForm::Events {
+            text.push_str("data:");
+        }
+        text.push_str(&serde_json::to_string(item)?);
+        text.push_str(behind);
+        self.left = self.left.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Writes the end, with the cursor of what follows.
+    pub(super) fn end(&mut self, text: &mut String, next: Option<&str>) -> serde_json::Result<()> {
+        self.is_over = true;
+        if !self.is_begun {
+            text.push_str(self.form.marks().0);
+        }
+        match self.form {
+            ListForm::Json => {
+                let next = serde_json::to_string(&next)?;
+                text.push_str(&format!("],\"next\":{next}}}"));
+            }
+            ListForm::Array => text.push(']'),
+            ListForm::Lines | ListForm::Events => {}
+        }
+        Ok(())
+    }
+}
+
+/// A list whose items come one by one.
 struct ListParts<T, E> {
     items: BoxStream<'static, Item<T, E>>,
-    form: ListForm,
-    limit: usize,
-    written: usize,
-    is_over: bool,
+    list: ListText,
 }
 
 /// Answers with at most `limit` items. One more item is the beginning of the next part.
@@ -94,13 +155,8 @@ where
     T: Serialize + Send + 'static,
     E: Error + Into<Problem> + Send + Sync + 'static,
 {
-    let parts = ListParts {
-        items,
-        form,
-        limit: limit.map_or(usize::MAX, |limit| limit as usize),
-        written: 0,
-        is_over: false,
-    };
+    let list = ListText::new(form, limit.unwrap_or(u32::MAX));
+    let parts = ListParts { items, list };
     answering.stream(form.content_type(), parts, CancellationToken::new()).await
 }
 
@@ -118,47 +174,26 @@ where
 
 impl<T: Serialize, E> ListParts<T, E> {
     async fn read_items(&mut self) -> PartText<E> {
-        if self.is_over {
+        let list = &mut self.list;
+        if list.is_over() {
             return Ok(None);
         }
-        let (before, between, behind) = self.form.marks();
         let mut text = String::new();
-        if self.written == 0 {
-            text.push_str(before);
-        }
         while text.len() < PART_BYTES {
-            let Some((cursor, item)) = self.items.next().await.transpose()? else {
-                self.end(&mut text, None).map_err(PartError::Encode)?;
-                break;
+            let next = self.items.next().await.transpose()?;
+            let encoded = match next {
+                Some((_, item)) if list.left() > 0 => list.push(&mut text, &item),
+                next => {
+                    let cursor = next.map(|(cursor, _)| cursor);
+                    list.end(&mut text, cursor.as_deref())
+                }
             };
-            let Some(item) = item.filter(|_| self.written < self.limit) else {
-                self.end(&mut text, Some(&cursor)).map_err(PartError::Encode)?;
+            encoded.map_err(PartError::Encode)?;
+            if list.is_over() {
                 break;
-            };
-            if self.written > 0 {
-                text.push_str(between);
             }
-            if self.form == ListForm::Events {
-                text.push_str("data:");
-            }
-            text.push_str(&serde_json::to_string(&item).map_err(PartError::Encode)?);
-            text.push_str(behind);
-            self.written += 1;
         }
         Ok(Some(text))
-    }
-
-    fn end(&mut self, text: &mut String, next: Option<&str>) -> serde_json::Result<()> {
-        self.is_over = true;
-        match self.form {
-            ListForm::Json => {
-                let next = serde_json::to_string(&next)?;
-                text.push_str(&format!("],\"next\":{next}}}"));
-            }
-            ListForm::Array => text.push(']'),
-            ListForm::Lines | ListForm::Events => {}
-        }
-        Ok(())
     }
 }
 
@@ -169,6 +204,7 @@ mod tests {
 
     use super::*;
     use crate::events::feed::FeedError;
+    use crate::http::answers::Answers;
 
     /// One of two items.
     enum Either {
@@ -185,6 +221,10 @@ mod tests {
         }
     }
 
+    fn answering() -> Answering {
+        Answering::new(std::sync::Arc::new(Answers::new(1)))
+    }
+
     /// An item that has no JSON.
     struct Broken;
 
@@ -198,15 +238,10 @@ mod tests {
     async fn item_that_cannot_be_encoded_ends_the_answer_with_an_error() {
         let whole = "x".repeat(PART_BYTES);
         for form in [ListForm::Json, ListForm::Lines, ListForm::Array, ListForm::Events] {
-            let broken = Ok::<_, FeedError>((String::new(), Some(Either::Right(Broken))));
-            let items = [Ok((String::new(), Some(Either::Left(whole.clone())))), broken];
+            let broken = Ok::<_, FeedError>((String::new(), Either::Right(Broken)));
+            let items = [Ok((String::new(), Either::Left(whole.clone()))), broken];
 
-            let answer = streamed(
-                stream::iter(items).boxed(),
-                None,
-                form,
-                Answering::of_test(std::sync::Arc::default()),
-            );
+            let answer = streamed(stream::iter(items).boxed(), None, form, answering());
 
             let body = axum::body::to_bytes(answer.await.unwrap().into_body(), usize::MAX).await;
             assert!(body.is_err(), "{form:?}: {body:?}");
@@ -215,13 +250,8 @@ mod tests {
 
     #[tokio::test]
     async fn error_of_the_first_items_is_a_problem() {
-        let broken = Ok::<_, FeedError>((String::new(), Some(Broken)));
-        let answer = streamed(
-            stream::iter([broken]).boxed(),
-            None,
-            ListForm::Json,
-            Answering::of_test(std::sync::Arc::default()),
-        );
+        let broken = Ok::<_, FeedError>((String::new(), Broken));
+        let answer = streamed(stream::iter([broken]).boxed(), None, ListForm::Json, answering());
 
         assert_eq!(answer.await.unwrap_err().status.as_u16(), 500);
     }

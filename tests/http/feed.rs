@@ -136,7 +136,7 @@ async fn wait_for_a_rare_event_ends_in_time_and_at_shutdown() {
 }
 
 #[fixture::test]
-async fn lines_are_a_concurrent_request_until_their_end() {
+async fn lines_keep_out_no_request() {
     let outbox = TestOutbox::new().await;
     let (api, proxy) = slow_with_a_long_feed(&outbox, &["api.max_concurrent=1"]).await;
     let lines = api.request(Method::GET, "/v1/feed?events=Paid");
@@ -149,8 +149,7 @@ async fn lines_are_a_concurrent_request_until_their_end() {
 
     let lines: Value = lines.json().await.unwrap();
     assert_eq!(lines["next"], 1_000_000);
-    other.is(503, "overloaded");
-    assert_eq!(api.get("/openapi.json").await.status, 200);
+    assert_eq!(other.status, 200);
     api.stop().await;
 }
 

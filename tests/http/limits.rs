@@ -135,17 +135,19 @@ async fn header_size_is_limited_to_32_kib_on_both_ports() {
 async fn full_listener_closes_the_oldest_idle_connection() {
     let outbox = TestOutbox::new().await;
     let api = Api::start(&outbox, &["api.max_connections=2"]).await;
-    let mut half = api.connect().await;
-    half.write_all(b"GET /openapi.json HTTP/1.1\r\nhos").await.unwrap();
-    let idle = api.connect().await;
 
-    let answer = converse(api.connect().await, PLAIN_REQUEST).await;
-
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert_eq!(read_to_end(half).await, "");
-    // The place of the third is free again.
-    let answer = converse(idle, PLAIN_REQUEST).await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    // (The connection of an earlier request may still have a place, so that one more is closed.)
+    eventually("the oldest gives way, and it alone", || async {
+        let mut half = api.connect().await;
+        half.write_all(b"GET /openapi.json HTTP/1.1\r\nhos").await.unwrap();
+        let idle = api.connect().await;
+        let answer = converse(api.connect().await, PLAIN_REQUEST).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(read_to_end(half).await, "");
+        // The place of the third is free again.
+        converse(idle, PLAIN_REQUEST).await.starts_with("HTTP/1.1 200 ")
+    })
+    .await;
     api.stop().await;
 }
 
@@ -205,10 +207,17 @@ async fn excess_queries_are_refused_soon() {
     assert_eq!(first.status, 200, "{first:?}");
     proxy.freeze();
     let query = api.request(Method::POST, path).json(&all);
-    let held = tokio::spawn(Answer::of(query));
+    // Whichever arrives first is executed, and the other is refused.
+    let held = tokio::spawn(async move {
+        loop {
+            let answer = Answer::of(query.try_clone().unwrap()).await;
+            if answer.body["code"] != "overloaded" {
+                return answer;
+            }
+        }
+    });
 
     let refused = loop {
-        // The first of the two that arrives is executed.
         let answer = api.post("/v1/aggregates/order/events/count", &json!({})).await;
         if answer.body["code"] == "overloaded" {
             break answer;

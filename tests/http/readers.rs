@@ -35,13 +35,24 @@ async fn with_large_events(api: &Api) -> Vec<String> {
 
 /// Requests a path, and reads nothing of the answer but its beginning.
 async fn begin(api: &Api, path: &str, accept: &str) -> TcpStream {
+    begin_with(api, &format!("GET {path} HTTP/1.1\r\naccept: {accept}\r\n"), "").await
+}
+
+/// The same with a body.
+async fn begin_to_post(api: &Api, path: &str, body: &Value) -> TcpStream {
+    let body = body.to_string();
+    let kind = "content-type: application/json";
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\n{kind}\r\ncontent-length: {length}\r\n");
+    begin_with(api, &head, &body).await
+}
+
+async fn begin_with(api: &Api, head: &str, body: &str) -> TcpStream {
     // A small buffer: the system would take much of the answer for the client.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(128 << 10).unwrap();
     let mut stream = socket.connect(api.address).await.unwrap();
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
-    );
+    let request = format!("{head}host: localhost\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut status = [0; 12];
     stream.read_exact(&mut status).await.unwrap();
@@ -69,7 +80,7 @@ fn texts_of(answer: &str) -> Vec<String> {
 #[fixture::test]
 async fn unread_answers_hold_no_connection_and_no_cursor() {
     let outbox = TestOutbox::new().await;
-    let api = Api::start(&outbox, &["feed.enabled=true"]).await;
+    let api = Api::start(&outbox, &["feed.enabled=true", "api.wow_routes=true"]).await;
     let texts = with_large_events(&api).await;
     eventually("positions", || async {
         api.get("/v1/feed?after=0&limit=1").await.body["head"] == EVENTS
@@ -82,6 +93,10 @@ async fn unread_answers_hold_no_connection_and_no_cursor() {
     }
     for accept in [LINES, "text/event-stream"].repeat(4) {
         readers.push(begin(&api, "/v1/feed", accept).await);
+    }
+    for path in ["/v1/aggregates/order/events/query", "/wow/order/event/list"].repeat(4) {
+        let body = json!({ "condition": { "operator": "ALL" }, "limit": 1000 });
+        readers.push(begin_to_post(&api, path, &body).await);
     }
 
     let body = json!({ "requestId": "after", "events": [{ "name": "Small", "body": {} }] });
@@ -102,6 +117,33 @@ async fn unread_answers_hold_no_connection_and_no_cursor() {
     let first = readers.swap_remove(0);
     assert_eq!(texts_of(&read_to_end(first).await), texts);
     drop(readers);
+    api.stop().await;
+}
+
+/// More of them than requests are answered at a time.
+#[fixture::test]
+async fn unread_answers_keep_out_no_request() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &["api.max_concurrent=4"]).await;
+    with_large_events(&api).await;
+    let list = "/v1/aggregates/order/big/events";
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(begin(&api, list, LINES).await);
+    }
+
+    let body = json!({ "requestId": "after", "events": [{ "name": "Small", "body": {} }] });
+    let appended = api.post("/v1/aggregates/order/small/events", &body).await;
+    assert_eq!(appended.status, 201, "{appended:?}");
+    assert_eq!(api.get("/v1/aggregates/order/small/events/last").await.status, 200);
+    // One more than there are places: an unread one ends for it.
+    let whole = read_to_end(begin(&api, list, LINES).await).await;
+    assert_eq!(texts_of(&whole).len(), EVENTS);
+    let mut cut = 0;
+    for reader in readers {
+        cut += usize::from(!read_to_end(reader).await.ends_with("0\r\n\r\n"));
+    }
+    assert!(cut > 0, "no unread answer ended");
     api.stop().await;
 }
 

@@ -107,7 +107,7 @@ pub(super) async fn list_events(
     // What is appended from now on is not part of the version of the answer.
     let context = &call.state.reading()?.context;
     let found = load_in_parts(context, &path.name, &path.id, range, version);
-    let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), Some(stream))));
+    let found = found.map(|stream| stream.map(|stream| (stream.version.to_string(), stream)));
     let list = streamed(found.boxed(), limit, ListForm::accepted(&headers), answering).await?;
     Ok((tag.header(), VARY, list).into_response())
 }
@@ -139,7 +139,7 @@ pub(super) async fn get_events_of_version(
         return Err(missing());
     }
     let found = store.single(&name, &id, version, tenant).await?.ok_or_else(missing)?;
-    EntityTag(found.version).answer(&headers, turn, &found).await
+    EntityTag(found.version).answer(&headers, turn, &found)
 }
 
 /// Read the newest append
@@ -168,7 +168,7 @@ pub(super) async fn get_last_events(
         return Err(missing());
     }
     let found = store.last(&name, &id, tenant).await?.ok_or_else(missing)?;
-    EntityTag(found.version).answer(&headers, turn, &found).await
+    EntityTag(found.version).answer(&headers, turn, &found)
 }
 
 /// Which aggregates to list.
@@ -205,5 +205,5 @@ pub(super) async fn list_aggregates(
     let (name, tenant) = (&call.path.name, call.reach.tenant(tenant_id)?);
     let page = store.aggregate_page(name, after.as_deref(), size, tenant.as_deref()).await?;
     let next = page.ids.last().filter(|_| page.has_more).cloned();
-    turn.json(&Listed { items: page.ids, next, note: None }).await
+    turn.json(&Listed { items: page.ids, next, note: None })
 }

@@ -76,7 +76,7 @@ impl FeedReader {
         let turn = answering.turn().await?;
         let first = feed.page(id.as_deref(), after, &filter, limit).await?;
         if !first.items.is_empty() || wait.is_zero() {
-            return turn.json(&PageAnswer(&first)).await;
+            return turn.json(&PageAnswer(&first));
         }
         drop(turn);
         let waiting = WaitingPage {
@@ -106,6 +106,7 @@ impl FeedReader {
             left,
             end: None,
             is_over: false,
+            rest: Duration::ZERO,
         };
         self.answering.stream("application/x-ndjson", lines, CancellationToken::new()).await
     }
@@ -194,10 +195,16 @@ struct Lines {
     /// The head at the beginning.
     end: Option<i64>,
     is_over: bool,
+    /// How long to wait behind a part in which nothing has matched: as long as it took.
+    rest: Duration,
 }
 
 impl Parts for Lines {
     type Error = FeedError;
+
+    fn wait(&mut self) -> BoxFuture<'_, Next> {
+        tokio::time::sleep(self.rest).map(|()| Next::Part).boxed()
+    }
 
     fn read(&mut self) -> BoxFuture<'_, PartText<FeedError>> {
         async move {
@@ -205,8 +212,9 @@ impl Parts for Lines {
                 return Ok(None);
             }
             let (id, after) = &self.place;
-            let page =
-                self.feed.page(id.as_deref(), *after, &self.filter, self.left.min(PAGE)).await?;
+            let (began, limit) = (Instant::now(), self.left.min(PAGE));
+            let page = self.feed.page(id.as_deref(), *after, &self.filter, limit).await?;
+            self.rest = if page.items.is_empty() { began.elapsed() } else { Duration::ZERO };
             let end = *self.end.get_or_insert(page.head);
             self.left -= page.items.len();
             self.is_over = page.next >= end || self.left == 0;

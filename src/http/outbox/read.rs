@@ -125,7 +125,7 @@ pub(super) async fn list_outbox_records(
     let page = inspector.list(&filter, query.after.as_deref(), size).await?;
     let page = page.map_err(|unlistable| Problem::wrong(unlistable.0, unlistable.1))?;
     let items: Vec<_> = page.records.iter().map(json_view::decoded).collect();
-    turn.json(&Listed { items, next: page.next, note: page.note }).await
+    turn.json(&Listed { items, next: page.next, note: page.note })
 }
 
 /// Read a record, with payload and headers
@@ -147,7 +147,7 @@ pub(super) async fn get_outbox_record(
     let id = call.path.id;
     let inspector = inspector(&call.state, &call.reach)?;
     let found = inspector.show(&id.ids()).await?.ok_or_else(|| unknown_record(&id.0))?;
-    turn.json(&json_view::decoded(&found)).await
+    turn.json(&json_view::decoded(&found))
 }
 
 /// Reads what the token may reach.

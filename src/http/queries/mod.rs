@@ -1,12 +1,12 @@
 //! Queries of events and snapshots.
 
 mod answer;
+mod parts;
 pub(super) mod wow;
 
 use axum::Json;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use futures_util::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -16,19 +16,18 @@ use crate::events::Flaw;
 use crate::events::json::{JsonObject, Request};
 use crate::events::query::json::{ConditionJson, ProjectionJson, SortJson};
 use crate::events::query::{
-    Condition, Found, MAX_LIST, MAX_PAGE, Page, Projection, Query, QueryError, QueryScope, SortKey,
-    Target,
+    Condition, MAX_LIST, MAX_PAGE, Page, Projection, Query, QueryError, QueryScope, SortKey, Target,
 };
-use crate::http::answers::Answering;
+use crate::http::answers::{Answering, json_in};
 use crate::http::extract::{Body, Call, ReadScope};
 use crate::http::limits::InStreams;
 use crate::http::params::{Bounded, KindPath, Limit, TenantQuery};
 use crate::http::problem::Problem;
 use crate::http::state::Api;
-use crate::http::stream::{ListForm, streamed};
-use crate::names::AggregateName;
+use crate::http::stream::ListForm;
 
 use self::answer::StoredAnswer;
+use self::parts::{Listing, list};
 
 /// Documents of a list, by default.
 const DEFAULT_LIST: u32 = 100;
@@ -270,42 +269,18 @@ async fn query(
     let scope = QueryScope { tenant_id, ..QueryScope::default() };
     let query = query_of(condition, projection, sort, scope)?;
     let name = &call.path.name;
+    let queries = call.state.queries()?;
     if let Some(page) = page {
-        let turn = answering.query_turn().await?;
-        let paged = call.state.queries()?.page(target, name, &query, page.into()).await?;
+        let turn = queries.turn().await?;
+        let paged = turn.page(target, name, &query, page.into()).await?;
         let answer = |document| StoredAnswer::new(document, target);
         let items = paged.items.into_iter().map(answer).collect();
-        return turn.json(&PageAnswer { items, total: paged.total }).await;
+        return json_in(turn.into_permit(), &PageAnswer { items, total: paged.total });
     }
     let limit = limit.map_or(DEFAULT_LIST, u32::from);
-    let listing = Listing { target, name, query: &query, limit, after: after.as_deref() };
-    list(&call.state, listing, form, answering, move |document| StoredAnswer::new(document, target))
+    let listing = Listing { target, name: name.clone(), query, limit, after };
+    list(queries, listing, form, answering, move |document| StoredAnswer::new(document, target))
         .await
-}
-
-/// A list that is asked for.
-pub(super) struct Listing<'l> {
-    pub(super) target: Target,
-    pub(super) name: &'l AggregateName,
-    pub(super) query: &'l Query,
-    pub(super) limit: u32,
-    pub(super) after: Option<&'l str>,
-}
-
-/// Answers a list as it is read.
-pub(super) async fn list<T: Serialize + Send + 'static>(
-    state: &Api,
-    Listing { target, name, query, limit, after }: Listing<'_>,
-    form: ListForm,
-    answering: Answering,
-    item: impl Fn(bson::Document) -> T + Send + 'static,
-) -> Result<Response, Problem> {
-    let found = state.queries()?.list(target, name, query, limit, after).await?;
-    let items = found.map_ok(move |found| match found {
-        Found::Document(document) => (String::new(), Some(item(document))),
-        Found::Next(cursor) => (cursor, None),
-    });
-    streamed(items.boxed(), Some(limit), form, answering).await
 }
 
 async fn count(
@@ -330,6 +305,7 @@ impl From<QueryError> for Problem {
             | QueryError::NoTextIndex { .. }
             | QueryError::Refused(_) => Self::wrong("condition", detail),
             QueryError::LargePage => Self::wrong("page.size", detail),
+            QueryError::LargeList => Self::wrong("limit", detail),
             QueryError::Busy { .. } => Self::overloaded(detail),
             QueryError::Unsortable(unsortable) => Self::wrong("sort", unsortable.to_string()),
             QueryError::Timeout { .. } => Self::unavailable(detail),

@@ -11,14 +11,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::StoredAnswer;
-use super::{Listing, PageRequest, flaws_of, list, query_of};
+use super::parts::{Listing, list};
+use super::{PageRequest, flaws_of, query_of};
 use crate::events::Flaw;
 use crate::events::json::{Json as AnyJson, JsonObject, Request};
 use crate::events::query::json::{ConditionJson, NewerMember, ProjectionJson, SortJson};
 use crate::events::query::{
     FieldName, MAX_LIST, Page, Paged, Projection, Query, QueryError, QueryScope, Target,
 };
-use crate::http::answers::Answering;
+use crate::http::answers::{Answering, json_in};
 use crate::http::extract::{Body, Call, NoParameters, ReadScope};
 use crate::http::headers::read_single;
 use crate::http::limits::{Confined, InStreams};
@@ -171,14 +172,10 @@ impl WowQuery {
 )]
 async fn wow_single_snapshot(
     call: WowCall,
-    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let turn = answering.query_turn().await?;
-    let query = body.query(&call, &headers, false)?;
-    let found = single(&call, &query).await?;
-    turn.json(&StoredAnswer::new(found, Target::Snapshots)).await
+    answer_single(&call, &headers, body, false, snapshot).await
 }
 
 /// Find the state of one snapshot (Wow)
@@ -193,13 +190,10 @@ async fn wow_single_snapshot(
 )]
 async fn wow_single_state(
     call: WowCall,
-    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let turn = answering.query_turn().await?;
-    let query = body.query(&call, &headers, true)?;
-    turn.json(&State::of(single(&call, &query).await?)).await
+    answer_single(&call, &headers, body, true, State::of).await
 }
 
 /// List snapshots (Wow)
@@ -217,11 +211,8 @@ async fn wow_list_snapshots(
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
-    let listing = listing(&call, Target::Snapshots, &query, limit);
-    let form = ListForm::accepted_by_wow(&headers);
-    list(&call.state, listing, form, answering, |found| StoredAnswer::new(found, Target::Snapshots))
-        .await
+    let asked = (call, answering, headers);
+    answer_list(asked, Target::Snapshots, body, false, snapshot).await
 }
 
 /// List the states of snapshots (Wow)
@@ -239,9 +230,8 @@ async fn wow_list_states(
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let (limit, query) = (limit(&body), body.query(&call, &headers, true)?);
-    let listing = listing(&call, Target::Snapshots, &query, limit);
-    list(&call.state, listing, ListForm::accepted_by_wow(&headers), answering, State::of).await
+    let asked = (call, answering, headers);
+    answer_list(asked, Target::Snapshots, body, true, State::of).await
 }
 
 /// Read a page of snapshots (Wow)
@@ -253,14 +243,10 @@ async fn wow_list_states(
 )]
 async fn wow_page_snapshots(
     call: WowCall,
-    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let turn = answering.query_turn().await?;
-    let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, false).await?;
-    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Snapshots)).collect();
-    turn.json(&WowPage { total, list }).await
+    answer_page(&call, &headers, Target::Snapshots, body, false, snapshot).await
 }
 
 /// Read a page of the states of snapshots (Wow)
@@ -272,14 +258,10 @@ async fn wow_page_snapshots(
 )]
 async fn wow_page_states(
     call: WowCall,
-    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let turn = answering.query_turn().await?;
-    let Paged { items, total } = page(&call, &headers, Target::Snapshots, body, true).await?;
-    let list = items.into_iter().map(State::of).collect();
-    turn.json(&WowPage { total, list }).await
+    answer_page(&call, &headers, Target::Snapshots, body, true, State::of).await
 }
 
 /// Count snapshots (Wow)
@@ -310,11 +292,8 @@ async fn wow_list_events(
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let (limit, query) = (limit(&body), body.query(&call, &headers, false)?);
-    let listing = listing(&call, Target::Events, &query, limit);
-    let form = ListForm::accepted_by_wow(&headers);
-    list(&call.state, listing, form, answering, |found| StoredAnswer::new(found, Target::Events))
-        .await
+    let asked = (call, answering, headers);
+    answer_list(asked, Target::Events, body, false, event).await
 }
 
 /// Read a page of appends (Wow)
@@ -326,14 +305,10 @@ async fn wow_list_events(
 )]
 async fn wow_page_events(
     call: WowCall,
-    answering: Answering,
     headers: HeaderMap,
     Body(body): Body<WowQuery>,
 ) -> Result<Response, Problem> {
-    let turn = answering.query_turn().await?;
-    let Paged { items, total } = page(&call, &headers, Target::Events, body, false).await?;
-    let list = items.into_iter().map(|found| StoredAnswer::new(found, Target::Events)).collect();
-    turn.json(&WowPage { total, list }).await
+    answer_page(&call, &headers, Target::Events, body, false, event).await
 }
 
 /// Count appends (Wow)
@@ -391,13 +366,41 @@ fn limit(body: &WowQuery) -> u32 {
     }
 }
 
-fn listing<'l>(call: &'l WowCall, target: Target, query: &'l Query, limit: u32) -> Listing<'l> {
-    Listing { target, name: &call.path.name, query, limit, after: None }
+/// Answers a list. It has no cursors, so that all of it is one part.
+async fn answer_list<T: Serialize + Send + Sync + 'static>(
+    (call, answering, headers): (WowCall, Answering, HeaderMap),
+    target: Target,
+    body: WowQuery,
+    is_state: bool,
+    item: impl Fn(Document) -> T + Send + Sync + 'static,
+) -> Result<Response, Problem> {
+    let (limit, query) = (limit(&body), body.query(&call, &headers, is_state)?);
+    let listing = Listing { target, name: call.path.name, query, limit, after: None };
+    let form = ListForm::accepted_by_wow(&headers);
+    list(call.state.queries()?, listing, form, answering, item).await
 }
 
-async fn single(call: &WowCall, query: &Query) -> Result<Document, Problem> {
-    let found = call.state.queries()?.single(Target::Snapshots, &call.path.name, query).await?;
-    found.ok_or_else(|| Problem::not_found("no snapshot meets the condition"))
+/// Answers with one snapshot.
+async fn answer_single<T: Serialize>(
+    call: &WowCall,
+    headers: &HeaderMap,
+    body: WowQuery,
+    is_state: bool,
+    item: impl Fn(Document) -> T,
+) -> Result<Response, Problem> {
+    let query = body.query(call, headers, is_state)?;
+    let turn = call.state.queries()?.turn().await?;
+    let found = turn.single(Target::Snapshots, &call.path.name, &query).await?;
+    let found = found.ok_or_else(|| Problem::not_found("no snapshot meets the condition"))?;
+    json_in(turn.into_permit(), &item(found))
+}
+
+fn snapshot(found: Document) -> StoredAnswer {
+    StoredAnswer::new(found, Target::Snapshots)
+}
+
+fn event(found: Document) -> StoredAnswer {
+    StoredAnswer::new(found, Target::Events)
 }
 
 /// The flaws with another beginning of their paths.
@@ -409,24 +412,29 @@ fn renamed(flaws: Vec<Flaw>, from: &str, to: &str) -> Vec<Flaw> {
     flaws.into_iter().map(renamed).collect()
 }
 
-async fn page(
+/// Answers with a page.
+async fn answer_page<T: Serialize>(
     call: &WowCall,
     headers: &HeaderMap,
     target: Target,
     mut body: WowQuery,
     is_state: bool,
-) -> Result<Paged, Problem> {
+    item: impl Fn(Document) -> T,
+) -> Result<Response, Problem> {
     let page = Page::from(body.pagination.take().unwrap_or_default());
     let flaws = renamed(page.flaws(), "page.", "pagination.");
     if !flaws.is_empty() {
         return Err(Problem::invalid(flaws));
     }
     let query = body.query(call, headers, is_state)?;
-    let paged = call.state.queries()?.page(target, &call.path.name, &query, page).await;
-    paged.map_err(|error| match error {
+    let turn = call.state.queries()?.turn().await?;
+    let paged = turn.page(target, &call.path.name, &query, page).await;
+    let Paged { items, total } = paged.map_err(|error| match error {
         QueryError::LargePage => Problem::wrong("pagination.size", error.to_string()),
         other => other.into(),
-    })
+    })?;
+    let list = items.into_iter().map(item).collect();
+    json_in(turn.into_permit(), &WowPage { total, list })
 }
 
 async fn count(

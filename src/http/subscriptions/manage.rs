@@ -273,7 +273,7 @@ pub(super) async fn list_parked_events(
     let subscriptions = call.state.subscriptions()?;
     let page = subscriptions.parked(outbox, call.path.name.as_str(), after, size).await?;
     let next = page.next.map(|position| position.to_string());
-    turn.json(&Listed { items: page.events, next, note: page.note }).await
+    turn.json(&Listed { items: page.events, next, note: page.note })
 }
 
 /// The parked events to discard.

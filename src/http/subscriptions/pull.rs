@@ -94,7 +94,7 @@ pub(super) async fn pull_subscription_events(
         head: pulled.head,
     };
     // (No more are in memory than there are subscriptions: one member has the lease.)
-    answering.turn().await?.json(&answer).await
+    answering.turn().await?.json(&answer)
 }
 
 /// The events to acknowledge.

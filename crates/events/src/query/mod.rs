@@ -16,6 +16,7 @@
 //! | `budget` | measures how many documents a query would read, and refuses it, or has it read those alone |
 //! | `batch` | how many documents a batch has |
 //! | [`service`] | runs queries |
+//! | `turn` | how many are executed at a time; lists and pages, which are held while they are answered |
 //! | `json` | the JSON form, which is that of the Wow framework |
 //!
 //! ```no_run
@@ -70,6 +71,7 @@ pub mod sort;
 #[cfg(test)]
 #[cfg(feature = "json")]
 mod tests;
+mod turn;
 pub mod zone;
 
 pub use compile::Target;
@@ -80,6 +82,7 @@ pub use projection::Projection;
 pub use service::{Found, Page, Paged, Query, QueryError, QueryScope, QueryService};
 pub use settings::{QuerySettings, ScanPolicy};
 pub use sort::{Direction, SortKey};
+pub use turn::QueryTurn;
 
 /// The most conditions in one, children included.
 pub const MAX_NODES: usize = 64;

@@ -1,18 +1,17 @@
 //! Runs queries.
 
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
-use futures_util::{Stream, StreamExt, TryStreamExt, future, stream};
+use futures_util::{Stream, TryStreamExt, stream};
 use jiff::Timestamp;
 use mongodb::error::ErrorKind;
 use mongodb::options::Hint;
 use mongodb::{Collection, Cursor};
 use postrider_store::{StoreError, within};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tracing::{instrument, warn};
 
 use super::batch::BatchSizes;
@@ -21,14 +20,13 @@ use super::budget::{Access, Asked, Budget, Needed, both};
 use super::check;
 use super::compile::{Target, filter};
 use super::condition::Condition;
-use super::cursor::Place;
 pub use super::cursor::Unsortable;
 use super::field::FieldName;
 use super::plan::Shape;
 use super::projection::Projection;
 use super::settings::{QuerySettings, ScanPolicy};
-use super::sort::{SortKey, order};
-use super::{MAX_FIELDS, MAX_LIST, MAX_PAGE, MAX_SORT, MAX_WINDOW};
+use super::sort::SortKey;
+use super::{MAX_FIELDS, MAX_PAGE, MAX_SORT, MAX_WINDOW};
 use crate::Flaw;
 use crate::context::Context;
 use crate::decode::decode_any;
@@ -38,15 +36,15 @@ use crate::names::AggregateName;
 const ACTION: &str = "query";
 
 /// The most bytes of a page, as BSON. One larger document is a page.
-const MAX_PAGE_BYTES: usize = 4 << 20;
+pub(super) const MAX_PAGE_BYTES: usize = 4 << 20;
+
+/// The same of a list without cursors.
+pub(super) const MAX_LIST_BYTES: usize = 8 << 20;
 
 /// The field of a found document that names what in it cannot be decoded.
 const INVALID: &str = "invalid";
 
 const COUNT: &str = "count";
-
-/// How long a query waits for others to end.
-const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the client waits for the server, beyond the time that the server may take.
 const GRACE: Duration = Duration::from_secs(5);
@@ -174,6 +172,12 @@ pub enum QueryError {
         MAX_PAGE_BYTES >> 20
     )]
     LargePage,
+    /// The same for a list that has no cursors.
+    #[error(
+        "the documents of this list have more than {} MiB; lower its limit, or choose fields by a projection",
+        MAX_LIST_BYTES >> 20
+    )]
+    LargeList,
     /// The documents cannot be sorted so.
     #[error("sort: {0}")]
     Unsortable(#[from] Unsortable),
@@ -198,10 +202,10 @@ pub enum QueryError {
 #[derive(Clone, Debug)]
 pub struct QueryService {
     context: Context,
-    settings: QuerySettings,
+    pub(super) settings: QuerySettings,
     budget: Budget,
     batches: BatchSizes,
-    turns: Arc<Semaphore>,
+    pub(super) turns: Arc<Semaphore>,
 }
 
 impl QueryService {
@@ -217,166 +221,8 @@ impl QueryService {
         &self.settings
     }
 
-    /// Lists the documents that meet the condition, from a cursor on: at most `limit`, and a cursor if
-    /// there are more. The order ends with the id, so that no document is skipped or found twice, unless it
-    /// is changed meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`]; later as items, then also [`QueryError::Unsortable`].
-    pub async fn list(
-        &self,
-        target: Target,
-        name: &AggregateName,
-        query: &Query,
-        limit: u32,
-        after: Option<&str>,
-    ) -> Result<impl Stream<Item = Result<Found, QueryError>> + Send + use<>, QueryError> {
-        let mut flaws = self.flaws(query, target);
-        if !(1..=MAX_LIST).contains(&limit) {
-            flaws.push(Flaw::new("limit", format!("must be from 1 to {MAX_LIST}")));
-        }
-        let order = order(&query.sort, target, query.is_total);
-        let mut place = None;
-        if let Some(after) = after {
-            match Place::decode(after, &order) {
-                Ok(read) => place = Some(read),
-                Err(error) => flaws.push(Flaw::new("after", error.to_string())),
-            }
-        }
-        refuse(flaws)?;
-        let filter = filter_of(query, target);
-        let mut behind = place.map_or_else(|| vec![Document::new()], |place| place.filters(&order));
-        if behind.is_empty() {
-            // Behind the greatest value of all.
-            behind.push(doc! { "_id": { "$in": [] } });
-        }
-        // One more is the beginning of the next part.
-        let count = u64::from(limit) + 1;
-        let turn = self.turn(TURN_TIMEOUT).await?;
-        let shape = Shape { filter: &filter, order: &order };
-        let access = self.access(target, name, shape, Needed::First { count, behind: &behind });
-        let access = access.await?;
-        let needed: Vec<&str> = order.keys().map(String::as_str).collect();
-        let (projection, is_wider) = query.projection.stored(target, &needed);
-        let find = Find {
-            target,
-            name: name.clone(),
-            filter,
-            order: order.clone(),
-            projection,
-            skip: 0,
-            limit: i64::from(limit) + 1,
-            access,
-        };
-        let mut behind = behind.into_iter();
-        let found = self.find(&find, &behind.next().unwrap_or_default()).await?;
-        drop(turn);
-        let service = self.clone();
-        let others = stream::iter(behind.map(Ok)).and_then(move |behind| {
-            let (service, find) = (service.clone(), find.clone());
-            async move { service.find(&find, &behind).await }
-        });
-        let listing = Listing {
-            found: Box::pin(found.chain(others.try_flatten()).take(limit as usize + 1)),
-            order: query.is_total.then_some(order),
-            projection: is_wider.then(|| (query.projection.clone(), target)),
-            left: limit,
-            place: None,
-            service: self.clone(),
-        };
-        Ok(stream::try_unfold(listing, |mut listing| async {
-            Ok(listing.next().await?.map(|found| (found, listing)))
-        }))
-    }
-
-    /// Reads the first document that meets the condition.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
-    pub async fn single(
-        &self,
-        target: Target,
-        name: &AggregateName,
-        query: &Query,
-    ) -> Result<Option<Document>, QueryError> {
-        let query = Query { is_total: false, ..query.clone() };
-        let found = self.list(target, name, &query, 1, None).await?;
-        Ok(match pin!(found).try_next().await? {
-            Some(Found::Document(document)) => Some(document),
-            _ => None,
-        })
-    }
-
-    /// Reads a page, and counts all documents that meet the condition.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
-    pub async fn page(
-        &self,
-        target: Target,
-        name: &AggregateName,
-        query: &Query,
-        page: Page,
-    ) -> Result<Paged, QueryError> {
-        let mut flaws = self.flaws(query, target);
-        flaws.extend(page.flaws());
-        refuse(flaws)?;
-        let (filter, order) =
-            (filter_of(query, target), order(&query.sort, target, query.is_total));
-        let _turn = self.turn(TURN_TIMEOUT).await?;
-        let shape = Shape { filter: &filter, order: &order };
-        let begin = [Document::new()];
-        let needed = Needed::First { count: page.index * page.size, behind: &begin };
-        let access = self.access(target, name, shape, needed).await?;
-        let (projection, _) = query.projection.stored(target, &[]);
-        let find = Find {
-            target,
-            name: name.clone(),
-            filter: filter.clone(),
-            order,
-            projection,
-            skip: (page.index - 1) * page.size,
-            limit: i64::try_from(page.size).unwrap_or(i64::MAX),
-            access,
-        };
-        let items = async {
-            let mut found = pin!(self.find(&find, &Document::new()).await?);
-            let (mut items, mut bytes) = (Vec::new(), 0);
-            while let Some(document) = found.try_next().await? {
-                bytes += document.bytes;
-                if bytes > MAX_PAGE_BYTES && !items.is_empty() {
-                    return Err(QueryError::LargePage);
-                }
-                items.push(document.marked());
-            }
-            Ok(items)
-        };
-        let (items, total) = future::try_join(items, self.count_all(target, name, &filter)).await?;
-        Ok(Paged { items, total })
-    }
-
-    /// Counts the documents that meet the condition of a query.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
-    pub async fn count(
-        &self,
-        target: Target,
-        name: &AggregateName,
-        query: &Query,
-    ) -> Result<u64, QueryError> {
-        refuse(self.flaws(query, target))?;
-        let filter = filter_of(query, target);
-        let _turn = self.turn(TURN_TIMEOUT).await?;
-        self.count_all(target, name, &filter).await
-    }
-
     #[instrument(level = "debug", skip_all, fields(?target, %name))]
-    async fn count_all(
+    pub(super) async fn count_all(
         &self,
         target: Target,
         name: &AggregateName,
@@ -409,7 +255,7 @@ impl QueryService {
 
     /// Finds documents, behind those that a filter leaves out.
     #[instrument(level = "debug", skip_all, fields(target = ?find.target, name = %find.name))]
-    async fn find(
+    pub(super) async fn find(
         &self,
         find: &Find,
         behind: &Document,
@@ -464,18 +310,8 @@ impl QueryService {
         }))
     }
 
-    /// Waits until another query may be executed.
-    async fn turn(&self, timeout: Duration) -> Result<OwnedSemaphorePermit, QueryError> {
-        let turn = tokio::time::timeout(timeout, self.turns.clone().acquire_owned()).await;
-        match turn {
-            Ok(Ok(turn)) => Ok(turn),
-            // (It is never closed.)
-            Ok(Err(_)) | Err(_) => Err(QueryError::Busy { limit: self.settings.max_concurrent }),
-        }
-    }
-
     /// Decides how a query is executed. Refuses one that reads too many documents, or logs it.
-    async fn access(
+    pub(super) async fn access(
         &self,
         target: Target,
         name: &AggregateName,
@@ -510,7 +346,7 @@ impl QueryService {
         self.context.collection(target.kind(), name.as_str())
     }
 
-    fn flaws(&self, query: &Query, target: Target) -> Vec<Flaw> {
+    pub(super) fn flaws(&self, query: &Query, target: Target) -> Vec<Flaw> {
         let mut flaws = check::flaws(&query.condition, "condition", self.settings.raw);
         if let Err(overlap) = query.projection.check(target) {
             flaws.push(Flaw::new("projection", overlap.to_string()));
@@ -565,64 +401,22 @@ fn is_about_query(error: &StoreError) -> bool {
 
 /// What is found, and how.
 #[derive(Clone, Debug)]
-struct Find {
-    target: Target,
-    name: AggregateName,
-    filter: Document,
-    order: Document,
-    projection: Document,
-    skip: u64,
-    limit: i64,
-    access: Access,
-}
-
-/// A list that is being read.
-struct Listing<S> {
-    found: Pin<Box<S>>,
-    /// The order, if it is total.
-    order: Option<Document>,
-    /// The projection, if more was read than it has.
-    projection: Option<(Projection, Target)>,
-    /// How many documents may follow.
-    left: u32,
-    /// The place behind the last document.
-    place: Option<Place>,
-    service: QueryService,
-}
-
-impl<S: Stream<Item = Result<StoredDocument, QueryError>>> Listing<S> {
-    async fn next(&mut self) -> Result<Option<Found>, QueryError> {
-        // Held while MongoDB may work, and not while the reader takes what was found.
-        let turn = self.service.turn(self.service.settings.timeout).await?;
-        let found = self.found.try_next().await?;
-        drop(turn);
-        let Some(mut found) = found else { return Ok(None) };
-        let Some(left) = self.left.checked_sub(1) else {
-            let Some(order) = &self.order else { return Ok(None) };
-            let Some(place) = &self.place else {
-                return Err(Unsortable::Invalid.into());
-            };
-            return Ok(Some(Found::Next(place.encode(order)?)));
-        };
-        self.left = left;
-        // (Where the value of an order is not valid, the place stays: the next part begins with it again.)
-        if let Some(order) = &self.order
-            && order.keys().all(|field| found.has_valid(field))
-        {
-            self.place = Some(Place::behind(&found.document, order)?);
-        }
-        if let Some((projection, target)) = &self.projection {
-            projection.apply(*target, &mut found.document);
-        }
-        Ok(Some(Found::Document(found.marked())))
-    }
+pub(super) struct Find {
+    pub(super) target: Target,
+    pub(super) name: AggregateName,
+    pub(super) filter: Document,
+    pub(super) order: Document,
+    pub(super) projection: Document,
+    pub(super) skip: u64,
+    pub(super) limit: i64,
+    pub(super) access: Access,
 }
 
 /// A document as far as it can be decoded.
-struct StoredDocument {
-    document: Document,
+pub(super) struct StoredDocument {
+    pub(super) document: Document,
     /// Its size as BSON.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Its invalid fields, and why.
     invalid: Vec<String>,
 }
@@ -634,7 +428,7 @@ impl StoredDocument {
     }
 
     /// Whether the value of this field is as it is stored.
-    fn has_valid(&self, field: &str) -> bool {
+    pub(super) fn has_valid(&self, field: &str) -> bool {
         let path = |invalid: &String| invalid.split(':').next().unwrap_or_default().to_owned();
         let is_of = |path: String| {
             path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -644,7 +438,7 @@ impl StoredDocument {
     }
 
     /// The document; one with invalid fields names them.
-    fn marked(mut self) -> Document {
+    pub(super) fn marked(mut self) -> Document {
         if !self.invalid.is_empty() {
             self.document.insert(INVALID, self.invalid);
         }
@@ -673,11 +467,11 @@ impl Page {
     }
 }
 
-fn refuse(flaws: Vec<Flaw>) -> Result<(), QueryError> {
+pub(super) fn refuse(flaws: Vec<Flaw>) -> Result<(), QueryError> {
     if flaws.is_empty() { Ok(()) } else { Err(QueryError::Invalid(flaws)) }
 }
 
-fn filter_of(query: &Query, target: Target) -> Document {
+pub(super) fn filter_of(query: &Query, target: Target) -> Document {
     let filter = filter(&query.condition, target, Timestamp::now());
     let QueryScope { tenant_id, owner_id, space_id } = &query.scope;
     let scope = [("tenantId", tenant_id), ("ownerId", owner_id), ("spaceId", space_id)];
