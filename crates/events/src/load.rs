@@ -9,6 +9,7 @@ use bson::{Bson, Document, doc};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use mongodb::Cursor;
 use postrider_outbox::fields::exactly;
+use postrider_store::page::PART_BYTES;
 use postrider_store::{StoreError, limits, within};
 
 use crate::context::{CollectionKind, Context};
@@ -23,9 +24,6 @@ use crate::stream::fields::{AGGREGATE_ID, CREATE_TIME, REQUEST_ID, TENANT_ID, VE
 
 /// The documents of one batch of the server, which is read ahead of a slow reader.
 const BATCH_DOCUMENTS: u32 = 500;
-
-/// The bytes of a part that is read for a slow reader; one document is always read.
-const PART_BYTES: usize = 96 << 10;
 
 /// The documents of the first part, whose sizes are not known.
 const FIRST_DOCUMENTS: u32 = 16;

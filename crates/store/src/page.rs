@@ -2,6 +2,9 @@
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 
+/// The size at which a part of an answer ends that is read and sent part by part: of its documents, and of its text.
+pub const PART_BYTES: usize = 96 << 10;
+
 /// Bytes of BSON in one answer of the API.
 const ANSWER_BYTES: usize = 1 << 20;
 

@@ -42,7 +42,7 @@ pub use self::room::HeldTurn;
 const TURNS: usize = 4;
 
 /// The text of a part, at which it ends.
-pub(super) const PART_BYTES: usize = 96 << 10;
+pub(super) use crate::store::page::PART_BYTES;
 
 /// The largest piece that is given to a connection at a time. A smaller whole answer is given at once.
 const PIECE_BYTES: usize = 32 << 10;
