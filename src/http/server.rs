@@ -20,6 +20,10 @@ use crate::ops::{Health, HealthPart};
 /// The longest time for a request's header, and for a handshake.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The shortest time until a client that takes nothing of an answer is disconnected: the buffer of a slow one accepts
+/// nothing for some seconds, although it reads.
+const MIN_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The key of the address.
 const KEY: &str = "api.listen";
 
@@ -63,7 +67,7 @@ impl ApiServer {
         let limits = Limits {
             connections: config.max_connections,
             header_timeout: HEADER_TIMEOUT.min(config.timeout),
-            stall_timeout: config.timeout,
+            stall_timeout: config.timeout.max(MIN_STALL_TIMEOUT),
             unread: Unread::Kept,
         };
         Ok(Self {

@@ -173,6 +173,22 @@ async fn client_that_takes_nothing_is_cut_and_a_slow_one_is_not() {
     api.stop().await;
 }
 
+/// Its buffers are full meanwhile, as those of a client that reads slowly.
+#[fixture::test]
+async fn client_may_pause_for_longer_than_a_small_api_timeout() {
+    let outbox = TestOutbox::new().await;
+    let api = Api::start(&outbox, &[]).await;
+    let texts = with_large_events(&api).await;
+    api.stop().await;
+    let api = Api::start(&outbox, &["api.timeout=1s"]).await;
+    let reader = begin(&api, "/v1/aggregates/order/big/events", LINES).await;
+
+    tokio::time::sleep(Duration::from_secs(4)).await;
+
+    assert_eq!(texts_of(&read_to_end(reader).await), texts);
+    api.stop().await;
+}
+
 /// As when each connection waits for an answer that MongoDB does not give.
 #[fixture::test]
 async fn pool_without_a_free_connection_is_reported() {
