@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,6 +18,8 @@ use hyper::service::Service;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::listener::places::{Answering, Place};
 
@@ -110,11 +113,47 @@ impl hyper::body::Body for Kept {
 pub(super) struct Watched<S> {
     stream: S,
     place: Arc<Place>,
+    blocked: watch::Sender<Option<Instant>>,
 }
 
+/// Since when a connection has accepted nothing of what is written to it; `None` if it accepts more.
+pub(super) type Blocked = watch::Receiver<Option<Instant>>;
+
 impl<S> Watched<S> {
-    pub(super) fn new(stream: S, place: Arc<Place>) -> Self {
-        Self { stream, place }
+    pub(super) fn new(stream: S, place: Arc<Place>) -> (Self, Blocked) {
+        let (blocked, since) = watch::channel(None);
+        (Self { stream, place, blocked }, since)
+    }
+
+    fn note<T>(&self, written: &Poll<T>) {
+        let accepts = written.is_ready();
+        self.blocked.send_if_modified(|since| {
+            let is_news = since.is_none() != accepts;
+            if is_news {
+                *since = (!accepts).then(Instant::now);
+            }
+            is_news
+        });
+    }
+}
+
+/// Resolves when a connection has accepted nothing of an answer for this long, from now on.
+pub(super) async fn until_unread(mut blocked: Blocked, limit: Duration) {
+    let now = Instant::now();
+    loop {
+        let since = *blocked.borrow_and_update();
+        let changed = blocked.changed();
+        let changed = match since {
+            None => changed.await,
+            Some(since) => match tokio::time::timeout_at(since.max(now) + limit, changed).await {
+                Ok(changed) => changed,
+                Err(_) => return,
+            },
+        };
+        if changed.is_err() {
+            // The connection has ended.
+            std::future::pending().await
+        }
     }
 }
 
@@ -136,6 +175,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.place.reads(written.is_ready());
+        self.note(&written);
         written
     }
 
@@ -146,6 +186,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
         self.place.reads(written.is_ready());
+        self.note(&written);
         written
     }
 
@@ -154,12 +195,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.note(&flushed);
+        ready!(flushed)?;
         self.place.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.note(&closed);
+        closed
     }
 }

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, warn};
 
-use crate::listener::connection::{Limited, MAX_HEADER_BYTES, Watched};
+use crate::listener::connection::{Limited, MAX_HEADER_BYTES, Watched, until_unread};
 use crate::listener::places::{Place, Places};
 use crate::telemetry::chain;
 
@@ -43,6 +43,9 @@ const BACKLOG: i32 = 4096;
 /// The send buffer of a connection: a page of metrics fits. The system would let it grow to megabytes, so that a
 /// client that reads slowly would take nothing for minutes, and many that do not read would take much memory.
 pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
+
+/// How long a stop waits for a client that takes nothing of its answer.
+const UNREAD_AT_STOP: Duration = Duration::from_secs(2);
 
 /// How often a full listener, or a failing one, is logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -85,7 +88,8 @@ impl Listener {
         Self { key, socket, limits }
     }
 
-    /// Serves until `stop`, then waits up to `grace` for requests in flight. `tls` returns what a new
+    /// Serves until `stop`, then waits up to `grace` for requests in flight, and less for clients that do not read
+    /// their answers. `tls` returns what a new
     /// connection needs for its handshake, if it needs one.
     ///
     /// A full listener closes the oldest connection without a complete request in favour of a new one.
@@ -199,20 +203,26 @@ async fn serve_connection(
     header_timeout: Duration,
     stop: CancellationToken,
 ) {
-    let stream = TokioIo::new(Watched::new(stream, place.clone()));
+    let (stream, blocked) = Watched::new(stream, place.clone());
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         // The size of a buffer; `Limited` has the exact limit.
         .max_buf_size(MAX_HEADER_BYTES)
-        .serve_connection(stream, routes);
+        .serve_connection(TokioIo::new(stream), routes);
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = &mut serving => ended,
         () = stop.cancelled() => {
             // An idle connection ends at once, another one after its answer.
             serving.as_mut().graceful_shutdown();
-            serving.await
+            tokio::select! {
+                ended = &mut serving => ended,
+                () = until_unread(blocked, UNREAD_AT_STOP) => {
+                    debug!("closed a connection at the stop; its client did not read the answer");
+                    return;
+                }
+            }
         }
     };
     if let Err(error) = ended {

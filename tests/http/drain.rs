@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::api::{Answer, Api, read_to_end};
 use crate::limits::behind_a_proxy;
+use crate::readers::{LINES, begin, with_large_events};
 use crate::support::fault_proxy::ProxyFault;
 use crate::support::outbox::{TestOutbox, eventually};
 use crate::support::process::Signal;
@@ -87,4 +88,22 @@ async fn body_that_does_not_arrive_delays_the_stop_by_2_seconds() {
     api.postrider.until_ended(Duration::from_secs(20)).await.with_code(0);
     // The grace is 25 s; a busy machine may be slow.
     assert!(stopping.elapsed() < Duration::from_secs(12), "{:?}", stopping.elapsed());
+}
+
+#[fixture::test]
+async fn answer_that_is_not_read_delays_the_stop_by_2_seconds() {
+    let outbox = TestOutbox::new().await;
+    let mut api = Api::start(&outbox, &[]).await;
+    with_large_events(&api).await;
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        unread.push(begin(&api, "/v1/aggregates/order/big/events", LINES).await);
+    }
+
+    let stopping = Instant::now();
+    api.postrider.signal(Signal::TERM);
+
+    api.postrider.until_ended(Duration::from_secs(20)).await.with_code(0);
+    assert!(stopping.elapsed() < Duration::from_secs(12), "{:?}", stopping.elapsed());
+    drop(unread);
 }

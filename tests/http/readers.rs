@@ -18,7 +18,7 @@ const EVENT_BYTES: usize = 200_000;
 const EVENTS: usize = 24;
 
 /// Appends large events to `order/big`, and returns their texts.
-async fn with_large_events(api: &Api) -> Vec<String> {
+pub async fn with_large_events(api: &Api) -> Vec<String> {
     let mut texts = Vec::new();
     for at in 0..EVENTS {
         let text = format!("{at}:{}", "x".repeat(EVENT_BYTES));
@@ -34,7 +34,7 @@ async fn with_large_events(api: &Api) -> Vec<String> {
 }
 
 /// Requests a path, and reads nothing of the answer but its beginning.
-async fn begin(api: &Api, path: &str, accept: &str) -> TcpStream {
+pub async fn begin(api: &Api, path: &str, accept: &str) -> TcpStream {
     begin_with(api, &format!("GET {path} HTTP/1.1\r\naccept: {accept}\r\n"), "").await
 }
 
@@ -60,7 +60,7 @@ async fn begin_with(api: &Api, head: &str, body: &str) -> TcpStream {
     stream
 }
 
-const LINES: &str = "application/x-ndjson";
+pub const LINES: &str = "application/x-ndjson";
 
 /// The texts of large events in an answer of lines, in its chunks.
 fn texts_of(answer: &str) -> Vec<String> {
