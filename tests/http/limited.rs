@@ -17,12 +17,12 @@ const TOKENS: &str = "api.tokens=[\"all-of-it\", {name=\"share\", token=\"a-shar
 const FOREIGN: &str = "of-somebody-else";
 
 /// A call of the limited token, and the status of its answer.
-struct Row {
-    call: &'static str,
-    method: Method,
-    path: String,
-    body: Option<Value>,
-    status: u16,
+pub struct Row {
+    pub call: &'static str,
+    pub method: Method,
+    pub path: String,
+    pub body: Option<Value>,
+    pub status: u16,
 }
 
 fn row(call: &'static str, method: &str, path: &str, body: Value, status: u16) -> Row {
@@ -32,7 +32,13 @@ fn row(call: &'static str, method: &str, path: &str, body: Value, status: u16) -
 }
 
 /// Sends one as a holder of a token.
-async fn send(api: &Api, token: &str, method: Method, path: &str, body: Option<&Value>) -> Answer {
+pub async fn send(
+    api: &Api,
+    token: &str,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Answer {
     let request = api.request(method, path).bearer_auth(token);
     Answer::of(match body {
         Some(body) => request.json(body),
@@ -42,7 +48,7 @@ async fn send(api: &Api, token: &str, method: Method, path: &str, body: Option<&
 }
 
 /// Two tenants with the same kinds of things.
-async fn populate(outbox: &TestOutbox, api: &Api) {
+pub async fn populate(outbox: &TestOutbox, api: &Api) {
     let post = async |path: &str, body: Value| {
         let answer = send(api, "all-of-it", Method::POST, path, Some(&body)).await;
         assert!(answer.status < 300, "{path}: {answer:?}");
@@ -102,7 +108,7 @@ async fn populate(outbox: &TestOutbox, api: &Api) {
 }
 
 /// What the token may do with events and snapshots, and what not.
-fn streams() -> Vec<Row> {
+pub fn streams() -> Vec<Row> {
     let none = Value::Null;
     let event = |request: &str, more: Value| {
         let mut append =
@@ -238,7 +244,7 @@ fn wow() -> Vec<Row> {
 }
 
 /// What the token may do with records and subscriptions, and what cannot be limited.
-fn others() -> Vec<Row> {
+pub fn others() -> Vec<Row> {
     let none = Value::Null;
     let note = |more: Value| {
         let mut record = json!({ "type": "OrderNote", "payload": 1 });

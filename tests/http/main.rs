@@ -18,6 +18,7 @@ mod idempotency;
 mod killed;
 mod limited;
 mod limits;
+mod limits_alone;
 mod locations;
 mod metrics;
 mod origin;

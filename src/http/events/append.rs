@@ -99,13 +99,21 @@ async fn append_within(
             let detail = format!("the tenant has no stream {:?}, and cannot begin it", id.as_str());
             Err(Refused::Foreign(Problem::not_found(detail)))
         }
-        // (Its text names the other aggregate.)
-        Err(AppendError::DuplicateRequest { .. }) => {
-            let detail = "another append has used this request id";
-            Err(Refused::Foreign(Problem::conflict(ProblemCode::DuplicateRequest, detail)))
+        Err(error @ AppendError::DuplicateRequest { .. }) => {
+            Err(Refused::Foreign(append_problem(error, reach)))
         }
         Err(error) => Err(Refused::Append(error)),
     }
+}
+
+/// The problem for a token of this reach. If it is limited to tenants, it does not name the aggregate that has used
+/// a request id, which may be of another tenant.
+pub(super) fn append_problem(error: AppendError, reach: &InStreams) -> Problem {
+    if reach.tenants().is_some() && matches!(error, AppendError::DuplicateRequest { .. }) {
+        let detail = "another append has used this request id";
+        return Problem::conflict(ProblemCode::DuplicateRequest, detail);
+    }
+    error.into()
 }
 
 impl From<AppendError> for Problem {

@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use crate::events::json::{EndRequest, EraseRequest};
 use crate::events::{Appended, EndError, Erasure, ErasureState, EventStore};
 use crate::http::command::{Command, IdempotencyKey};
+use crate::http::events::append::append_problem;
 use crate::http::extract::{AdminScope, Call, NoParameters};
 use crate::http::limits::InStreams;
 use crate::http::params::AggregatePath;
@@ -36,7 +37,7 @@ pub(super) async fn end_stream(
     let (name, id) = (&call.path.name, &call.path.id);
     let store = call.state.event_store()?;
     check_known(&call, store).await?;
-    let done = store.end(name, id, request).await?;
+    let done = store.end(name, id, request).await.map_err(|error| refused(error, &call))?;
     let status = if done.replayed { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(done)))
 }
@@ -63,7 +64,8 @@ pub(super) async fn erase_stream(
     let (name, id) = (&call.path.name, &call.path.id);
     let store = call.state.event_store()?;
     check_known(&call, store).await?;
-    let done = store.erase(name, id, request, pending).await?;
+    let done = store.erase(name, id, request, pending).await;
+    let done = done.map_err(|error| refused(error, &call))?;
     let status = match done.state {
         ErasureState::Complete => StatusCode::OK,
         ErasureState::Waiting | ErasureState::Running => StatusCode::ACCEPTED,
@@ -77,7 +79,8 @@ async fn check_known(call: &EndCall, store: &EventStore) -> Result<(), Problem> 
     if call.reach.knows(store, name, id, None).await? {
         return Ok(());
     }
-    Err(EndError::UnknownAggregate { name: name.clone(), id: id.as_str().to_owned() }.into())
+    let unknown = EndError::UnknownAggregate { name: name.clone(), id: id.as_str().to_owned() };
+    Err(refused(unknown, call))
 }
 
 /// The name of the token; none where no tokens are configured.
@@ -85,11 +88,9 @@ fn actor(call: &EndCall) -> Option<String> {
     (!call.state.tokens.is_empty()).then(|| call.actor.to_string())
 }
 
-impl From<EndError> for Problem {
-    fn from(error: EndError) -> Self {
-        match error {
-            EndError::UnknownAggregate { .. } => Self::not_found(error.to_string()),
-            EndError::Append(error) => error.into(),
-        }
+fn refused(error: EndError, call: &EndCall) -> Problem {
+    match error {
+        EndError::UnknownAggregate { .. } => Problem::not_found(error.to_string()),
+        EndError::Append(error) => append_problem(error, &call.reach),
     }
 }
