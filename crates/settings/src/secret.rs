@@ -139,16 +139,19 @@ pub fn is_secret_header(name: &str) -> bool {
 /// The shortest text that is taken for a token.
 const MIN_TOKEN_CHARS: usize = 16;
 
-/// Whether a part of a name has the form of a generated secret: a run of letters of both cases and digits. Names
-/// of hosts and sinks are in one case.
+/// Whether a part of a name has the form of a generated secret: a run of letters of both cases and digits in at least
+/// two places. A name has a number in one place, such as `OrdersEventsV2Production`.
 pub fn may_be_token(name: &str) -> bool {
     let runs = name.split(|c: char| !c.is_ascii_alphanumeric());
     let has = |run: &str, kind: fn(&char) -> bool| run.chars().any(|c| kind(&c));
+    let numbers = |run: &str| {
+        run.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty()).count()
+    };
     runs.into_iter().any(|run| {
         run.len() >= MIN_TOKEN_CHARS
             && has(run, char::is_ascii_lowercase)
             && has(run, char::is_ascii_uppercase)
-            && has(run, char::is_ascii_digit)
+            && numbers(run) >= 2
     })
 }
 
@@ -361,6 +364,8 @@ mod tests {
             "b-1234a5b6-78cd-901e-2fa3-3a45b6c178d9.mq.eu-west-1.amazonaws.com",
             "k8s-shop-rabbit-0123456789-abcdef0123456789.elb.us-east-1.amazonaws.com:5671",
             "%2Ftmp%2Fmongodb-27017.sock",
+            "OrdersEventsV2Production",
+            "Broker01OrdersProduction.shop:9092",
         ] {
             assert_eq!(check_hosts(hosts), Ok(()), "{hosts}");
         }
@@ -369,6 +374,7 @@ mod tests {
             "h,u%3Ap4ss%40h",
             "p4ss@h",
             "Xp4ss29vLqTz7RmB4wYd8Nc:1",
+            "AbCdp4ssEfGhIjKlMn9:1",
             "u\u{ff1a}p4ss\u{ff20}h",
         ] {
             let refused = check_hosts(hosts).unwrap_err();
