@@ -25,7 +25,7 @@ pub enum Pool {
     Relay,
     /// Of requests to the API.
     Api,
-    /// Of answers that clients may take slowly.
+    /// Of reads of the API that may be many or slow.
     Reading,
 }
 
@@ -81,10 +81,11 @@ impl PoolUse {
     fn note(&mut self, event: &CmapEvent, now: Instant) {
         match event {
             CmapEvent::ConnectionCheckoutStarted(_) => self.ask(now),
-            // (A failed one says that MongoDB is not reached, which is another trouble.)
-            CmapEvent::ConnectionCheckedOut(_) | CmapEvent::ConnectionCheckoutFailed(_) => {
-                self.answer();
-            }
+            // (A failed one says that MongoDB is not reached, which is another trouble. One that is checked in is free
+            // for those that ask; without any, the one that has asked was given up.)
+            CmapEvent::ConnectionCheckedOut(_)
+            | CmapEvent::ConnectionCheckoutFailed(_)
+            | CmapEvent::ConnectionCheckedIn(_) => self.answer(),
             _ => {}
         }
     }
@@ -108,6 +109,22 @@ impl PoolUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operation_that_was_given_up_starves_no_idle_pool() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let asked = bson::deserialize_from_document(bson::doc! {}).unwrap();
+        let checked_in = bson::deserialize_from_document(bson::doc! {}).unwrap();
+        let mut usage = PoolUse::NEW;
+
+        usage.note(&CmapEvent::ConnectionCheckoutStarted(asked), at(0));
+        assert_eq!(usage.starved_for(at(6)), Some(Duration::from_secs(6)));
+        // The connection that was opened for it comes to the pool.
+        usage.note(&CmapEvent::ConnectionCheckedIn(checked_in), at(7));
+
+        assert_eq!(usage.starved_for(at(13)), None);
+    }
 
     #[test]
     fn pool_is_starved_while_operations_ask_without_an_answer() {
