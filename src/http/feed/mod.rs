@@ -49,6 +49,7 @@ struct FeedQuery {
     /// Only events of this tenant.
     tenant_id: Option<String>,
     /// The most events. By default 100 for a page, and all up to the head for NDJSON. Server-sent events have no limit.
+    /// A page also ends at 1 MiB: read on from `next` while it is below `head`.
     #[param(value_type = Option<i32>, minimum = 1, maximum = 10_000)]
     limit: Option<Limit<10_000>>,
     /// How long a page without events waits for one, such as `30s`; at most 60s.

@@ -28,7 +28,8 @@ const DEFAULT_PULLED: u32 = 100;
 pub(super) struct PullRequest {
     /// The member: a name that no other process uses.
     member: IdText,
-    /// The most events. By default 100.
+    /// The most events. By default 100. The read also ends at 1 MiB: acknowledge `next`, and read on while it is below
+    /// `head`.
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 1000)]
     limit: Option<Limit<1_000>>,
     /// How long to wait if there are no events, such as `20s`. By default not at all; at most half of
