@@ -58,10 +58,8 @@ pub struct Services {
     pub fleet: Fleet,
     /// The event store, where this process hosts one.
     pub events: Option<EventStore>,
-    /// Reads for answers that clients may take slowly.
-    pub reading: Option<Reading>,
-    /// The feed, where it is enabled.
-    pub feed: Option<Feed>,
+    /// Reads that no append must wait for.
+    pub reading: Reading,
     /// Wakes the relay of this process for records that are enqueued here.
     pub wake: Option<Wakeup>,
 }
@@ -69,7 +67,9 @@ pub struct Services {
 /// Reads by a pool of connections of their own: no number of them delays an append.
 #[derive(Clone)]
 pub struct Reading {
-    /// The databases.
+    /// The outbox.
+    pub collections: Collections,
+    /// The databases of the event store.
     pub context: Context,
     /// Queries of the event store.
     pub queries: QueryService,
@@ -147,7 +147,16 @@ impl ApiState {
     /// As [`event_store`](Self::event_store).
     pub(super) fn reading(&self) -> Result<&Reading, Problem> {
         self.event_store()?;
-        self.services()?.reading.as_ref().ok_or_else(Problem::internal)
+        Ok(&self.services()?.reading)
+    }
+
+    /// The outbox, for reads.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB has not been reached yet.
+    pub(super) fn records(&self) -> Result<&Collections, Problem> {
+        Ok(&self.services()?.reading.collections)
     }
 
     /// The feed.
@@ -157,8 +166,7 @@ impl ApiState {
     /// MongoDB has not been reached yet, or the feed is not enabled.
     pub(super) fn feed(&self) -> Result<&Feed, Problem> {
         let missing = "feed.enabled = false: events have no positions";
-        let reading = self.services()?.reading.as_ref();
-        reading.and_then(|reading| reading.feed.as_ref()).ok_or_else(|| Problem::not_found(missing))
+        self.services()?.reading.feed.as_ref().ok_or_else(|| Problem::not_found(missing))
     }
 
     /// A permit to wait for events of the feed.
@@ -172,16 +180,27 @@ impl ApiState {
         })
     }
 
-    /// The subscriptions to the feed.
+    /// The subscriptions to the feed. They read its events as all readers do.
     ///
     /// # Errors
     ///
     /// As [`event_store`](Self::event_store), or this instance has no feed.
     pub(super) fn subscriptions(&self) -> Result<Subscriptions, Problem> {
-        let context = self.event_store()?.context();
-        let feed = self.services()?.feed.clone();
+        self.subscriptions_of(self.event_store()?.context())
+    }
+
+    /// The subscriptions to the feed, for reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`subscriptions`](Self::subscriptions).
+    pub(super) fn subscriptions_to_read(&self) -> Result<Subscriptions, Problem> {
+        self.subscriptions_of(&self.reading()?.context)
+    }
+
+    fn subscriptions_of(&self, context: &Context) -> Result<Subscriptions, Problem> {
         let missing = "feed.enabled = false: this instance has no feed and no subscriptions";
-        let feed = feed.ok_or_else(|| Problem::not_found(missing))?;
+        let feed = self.reading()?.feed.clone().ok_or_else(|| Problem::not_found(missing))?;
         Ok(Subscriptions::new(context, feed))
     }
 

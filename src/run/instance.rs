@@ -50,7 +50,7 @@ pub(super) struct Instance {
     protocol: Collections,
     pub(super) events: Option<EventStore>,
     feed: Option<Feed>,
-    /// The databases of the append path, for answers that clients may take slowly.
+    /// The databases of the append path, for reads of the API that no append must wait for.
     reading: Context,
     /// Assigns the positions of the feed.
     pub(super) sequencing: Sequencing,
@@ -138,12 +138,12 @@ impl Instance {
             collections: self.collections.clone(),
             fleet: Fleet::new(self.collections.clone(), plan.partitions.stale_after),
             events: self.events.clone(),
-            reading: self.events.is_some().then(|| Reading {
+            reading: Reading {
+                collections: self.collections.through(self.reading.client().clone()),
                 context: self.reading.clone(),
                 queries: QueryService::new(self.reading.clone(), plan.queries.clone()),
                 feed: self.feed.as_ref().map(|feed| feed.through(self.reading.clone())),
-            }),
-            feed: self.feed.clone(),
+            },
             wake: plan.relay.enabled.then(|| self.wakeup.clone()),
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct Prepared {
     pub(super) protocol: Collections,
     /// The databases of the append path.
     pub(super) context: Context,
-    /// The same through a client of its own, for answers that clients may take slowly.
+    /// The same through a client of its own, for reads of the API that no append must wait for.
     pub(super) reading: Context,
     /// The name of this instance; a relay has one, unless MongoDB refuses it.
     pub(super) name: Option<HeldName>,
@@ -55,7 +55,7 @@ pub(super) async fn prepare(
     until_schema(plan, &collections, health).await?;
     let own = connect::relay_client(&plan.mongo).await.map_err(RunError::Mongo)?;
     let protocol = collections.through(own);
-    let reading = if plan.events_enabled {
+    let reading = if plan.api.is_some() {
         context.through(connect::reading_client(&plan.mongo).await.map_err(RunError::Mongo)?)
     } else {
         context.clone()

@@ -22,10 +22,20 @@ const PLAIN_REQUEST: &str =
 
 /// A process that reaches MongoDB by a proxy.
 pub async fn behind_a_proxy(outbox: &TestOutbox, settings: &[&str]) -> (Api, FaultProxy) {
+    behind_a_small_pool(outbox, 10, settings).await
+}
+
+/// The same with this number of connections for appends.
+pub async fn behind_a_small_pool(
+    outbox: &TestOutbox,
+    connections: u32,
+    settings: &[&str],
+) -> (Api, FaultProxy) {
     let server = mongodb_uri();
     let server = server.strip_prefix("mongodb://").unwrap().split('/').next().unwrap().to_owned();
     let proxy = FaultProxy::to(&server).await;
-    let uri = format!("mongo.uri=mongodb://{}/?directConnection=true", proxy.address());
+    let options = format!("directConnection=true&maxPoolSize={connections}");
+    let uri = format!("mongo.uri=mongodb://{}/?{options}", proxy.address());
     let api = Api::start(outbox, &[&[uri.as_str()], settings].concat()).await;
     (api, proxy)
 }

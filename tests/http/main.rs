@@ -29,6 +29,7 @@ mod queries;
 mod readers;
 mod record_ids;
 mod record_lists;
+mod reports;
 mod schema;
 mod snapshots;
 mod start;

@@ -95,7 +95,7 @@ impl TestSubscriptions {
 
     /// Reads without waiting.
     pub async fn pull(&self, name: &str, member: &str) -> Result<PulledEvents, SubscriptionError> {
-        self.subscriptions.pull(name, member, 10, Duration::ZERO).await
+        self.subscriptions.pull(name, member, 10).await
     }
 
     /// Changes the document of a subscription.

@@ -184,14 +184,28 @@ pub async fn relay_client(endpoint: impl Into<MongoEndpoint>) -> Result<Client, 
     own_pool(&endpoint.into(), Pool::Relay, MAX_RELAY_CONNECTIONS, None).await
 }
 
-/// Maximum connections for answers that clients may take slowly: as many as are read at a time, and the queries.
-const MAX_READING_CONNECTIONS: u32 = 16;
+/// Maximum connections for reads of the API: what may run at a time.
+const MAX_READING_CONNECTIONS: u32 =
+    READ_PARTS * COMMANDS_OF_A_PART + READ_QUERIES + READ_REPORTS + POLLS;
+
+/// Parts of lists and pages of the feed that are read at a time, and the commands of each page.
+const READ_PARTS: u32 = 4;
+const COMMANDS_OF_A_PART: u32 = 4;
+
+/// Queries, by default.
+const READ_QUERIES: u32 = 8;
+
+/// Reports: counts, and lists that may have to search.
+const READ_REPORTS: u32 = 2;
+
+/// Reads of the head of the feed for those that wait.
+const POLLS: u32 = 1;
 
 /// How long a connection of [`reading_client`] stays open without use.
 const READING_IDLE_TIME: Duration = Duration::from_secs(60);
 
-/// Opens a client for reads whose answers clients may take slowly: lists of events, the feed, queries. They cannot use
-/// up the connections of appends.
+/// Opens a client for the reads of the API that may be many or slow: lists of events, the feed, queries, reports. They
+/// cannot use up the connections of appends.
 ///
 /// Pool sizes in the URI apply to [`client`] only.
 ///

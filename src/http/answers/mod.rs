@@ -41,6 +41,9 @@ pub use self::room::HeldTurn;
 /// Parts that are read and encoded at a time. (Queries have turns of their own: `queries.max_concurrent`.)
 const TURNS: usize = 4;
 
+/// Reports that are made at a time. They may search for a minute, and delay no other answers.
+const REPORT_TURNS: usize = 2;
+
 /// The text of a part, at which it ends.
 pub(super) use crate::store::page::PART_BYTES;
 
@@ -51,6 +54,7 @@ const PIECE_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub struct Answers {
     turns: Arc<Semaphore>,
+    report_turns: Arc<Semaphore>,
     room: Arc<Room>,
 }
 
@@ -61,7 +65,11 @@ impl Answers {
     }
 
     fn with(places: usize, patience: Patience) -> Self {
-        Self { turns: Arc::new(Semaphore::new(TURNS)), room: Arc::new(Room::new(places, patience)) }
+        Self {
+            turns: Arc::new(Semaphore::new(TURNS)),
+            report_turns: Arc::new(Semaphore::new(REPORT_TURNS)),
+            room: Arc::new(Room::new(places, patience)),
+        }
     }
 
     /// Waits for a turn.
@@ -210,6 +218,15 @@ impl Answering {
     /// None is free for a long time.
     pub async fn turn(&self) -> Result<Turn, Problem> {
         self.first(Answers::take(&self.answers.turns)).await.map(Turn)
+    }
+
+    /// Waits for a turn of a report: counts, and lists that may have to search.
+    ///
+    /// # Errors
+    ///
+    /// As [`turn`](Self::turn).
+    pub async fn report_turn(&self) -> Result<Turn, Problem> {
+        self.first(Answers::take(&self.answers.report_turns)).await.map(Turn)
     }
 
     /// Waits for the first turn, but not for ever: nothing of the answer is sent yet.

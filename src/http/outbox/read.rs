@@ -1,6 +1,5 @@
 //! Reads counts, lists and records.
 
-use axum::Json;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -33,9 +32,13 @@ const DEFAULT_GROUPS: u32 = 20;
     (status = 200, description = "the figures", body = Stats,
         example = json!({ "pending": 12, "scheduled": 0, "done": 4711, "dead": 1, "invalid": 0, "oldestPendingSeconds": 0.8 })),
 ))]
-pub(super) async fn get_outbox_stats(call: Call<ReadScope>) -> Result<Json<Stats>, Problem> {
-    let inspector = Inspector::new(call.state.services()?.collections.clone());
-    Ok(Json(inspector.stats().await?))
+pub(super) async fn get_outbox_stats(
+    call: Call<ReadScope>,
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.report_turn().await?;
+    let inspector = Inspector::new(call.state.records()?.clone());
+    turn.json(&inspector.stats().await?)
 }
 
 /// Which groups to list.
@@ -58,10 +61,12 @@ pub(super) struct GroupsQuery {
 )]
 pub(super) async fn list_outbox_groups(
     call: Call<ReadScope, NoParameters, GroupsQuery>,
-) -> Result<Json<Groups>, Problem> {
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.report_turn().await?;
     let top = call.query.top.map_or(DEFAULT_GROUPS, u32::from);
-    let inspector = Inspector::new(call.state.services()?.collections.clone());
-    Ok(Json(inspector.groups(call.query.by, top).await?))
+    let inspector = Inspector::new(call.state.records()?.clone());
+    turn.json(&inspector.groups(call.query.by, top).await?)
 }
 
 /// Which records to list.
@@ -110,7 +115,7 @@ pub(super) async fn list_outbox_records(
     call: Call<ReadScope, NoParameters, RecordsQuery, InRecords>,
     answering: Answering,
 ) -> Result<Response, Problem> {
-    let turn = answering.turn().await?;
+    let turn = answering.report_turn().await?;
     let query = call.query;
     let filter = Filter {
         status: query.status,
@@ -152,5 +157,5 @@ pub(super) async fn get_outbox_record(
 
 /// Reads what the token may reach.
 fn inspector(state: &Api, reach: &InRecords) -> Result<Inspector, Problem> {
-    Ok(Inspector::new(state.services()?.collections.clone()).within(reach.scope()))
+    Ok(Inspector::new(state.records()?.clone()).within(reach.scope()))
 }

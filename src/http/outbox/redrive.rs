@@ -7,6 +7,7 @@ use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::events::json::Request;
+use crate::http::answers::Answering;
 use crate::http::extract::{AdminScope, Body, Call, NoBody};
 use crate::http::limits::InRecords;
 use crate::http::outbox::unknown_record;
@@ -54,16 +55,18 @@ pub(super) struct RequeueAnswer {
 )]
 pub(super) async fn requeue_outbox_records(
     call: Call<AdminScope>,
+    answering: Answering,
     Body(body): Body<RequeueRequest>,
 ) -> Result<Json<RequeueAnswer>, Problem> {
     let chosen =
         RedriveFilter { status: None, key: body.key, kind: body.kind, reason: body.reason };
-    let services = call.state.services()?;
-    let redriver = Redriver::new(services.collections.clone());
     if body.dry_run == Some(true) {
-        let matched = redriver.count_matching(&chosen).await?;
+        let _turn = answering.report_turn().await?;
+        let matched = Redriver::new(call.state.records()?.clone()).count_matching(&chosen).await?;
         return Ok(Json(RequeueAnswer { matched, requeued: 0, note: None }));
     }
+    let services = call.state.services()?;
+    let redriver = Redriver::new(services.collections.clone());
     let done = redriver.redrive_matching(Redrive::Requeue, &chosen).await?;
     info!(actor = &*call.actor, matched = done.matched, requeued = done.changed, "requeued");
     if let Some(wake) = services.wake.as_ref().filter(|_| done.changed > 0) {

@@ -133,8 +133,11 @@ pub(super) async fn create_subscription(
 ))]
 pub(super) async fn list_subscriptions(
     call: Call<ReadScope>,
-) -> Result<Json<Listed<SubscriptionEntry>>, Problem> {
-    Ok(Json(call.state.subscriptions()?.list().await?.into()))
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.report_turn().await?;
+    let found = call.state.subscriptions_to_read()?.list().await?;
+    turn.json(&Listed::from(found))
 }
 
 /// Read a subscription, with its position and lag
@@ -147,8 +150,11 @@ pub(super) async fn list_subscriptions(
 )]
 pub(super) async fn get_subscription(
     call: Call<ReadScope, SubscriptionPath, NoParameters, InSubscriptions>,
-) -> Result<Json<SubscriptionEntry>, Problem> {
-    Ok(Json(call.state.subscriptions()?.show(call.path.name.as_str()).await?))
+    answering: Answering,
+) -> Result<Response, Problem> {
+    let turn = answering.report_turn().await?;
+    let found = call.state.subscriptions_to_read()?.show(call.path.name.as_str()).await?;
+    turn.json(&found)
 }
 
 /// Delete a subscription and its parked events
@@ -266,11 +272,11 @@ pub(super) async fn list_parked_events(
     call: Call<ReadScope, SubscriptionPath, ParkedQuery, InSubscriptions>,
     answering: Answering,
 ) -> Result<Response, Problem> {
-    let turn = answering.turn().await?;
+    let turn = answering.report_turn().await?;
     let after = call.query.after.map_or(0, |after| after.0);
     let size = PageSize::of_answer(call.query.limit.map_or(DEFAULT_PARKED, u32::from));
-    let outbox = &call.state.services()?.collections;
-    let subscriptions = call.state.subscriptions()?;
+    let outbox = call.state.records()?;
+    let subscriptions = call.state.subscriptions_to_read()?;
     let page = subscriptions.parked(outbox, call.path.name.as_str(), after, size).await?;
     let next = page.next.map(|position| position.to_string());
     turn.json(&Listed { items: page.events, next, note: page.note })

@@ -1,6 +1,6 @@
 //! Reads and acknowledgements of a member.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::response::Response;
@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use crate::events::Flaw;
 use crate::events::feed::FeedEvent;
 use crate::events::json::{IdText, Request};
+use crate::events::subscriptions::PulledEvents;
 use crate::events::subscriptions::pull::request_flaws;
 use crate::http::answers::Answering;
 use crate::http::extract::{Body, Call, ConsumeScope, NoParameters};
@@ -79,23 +80,36 @@ pub(super) async fn pull_subscription_events(
     let PullRequest { member, limit, wait } = body;
     let limit = limit.map_or(DEFAULT_PULLED, u32::from) as usize;
     let wait = wait.map_or(Duration::ZERO, |wait| wait.0).min(call.state.timeout / 2);
-    let name = call.path.name.as_str();
-    let pulled = call.state.subscriptions()?.pull(name, member.as_str(), limit, wait).await?;
-    if pulled.is_new_lease {
-        let member = member.as_str();
-        info!(actor = &*call.actor, subscription = name, member, "a member took the lease");
+    let (name, member) = (call.path.name.as_str(), member.as_str());
+    let subscriptions = call.state.subscriptions()?;
+    let deadline = Instant::now() + wait;
+    loop {
+        // Before the page is read: a member may repeat a read at the same time.
+        let turn = answering.turn().await?;
+        let pulled = subscriptions.pull(name, member, limit).await?;
+        if pulled.is_new_lease {
+            info!(actor = &*call.actor, subscription = name, member, "a member took the lease");
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !pulled.items.is_empty() || left.is_zero() {
+            return turn.json(&PulledAnswer::from(pulled));
+        }
+        drop(turn);
+        subscriptions.wait_after(&pulled, left).await;
     }
-    let lease_millis = u64::try_from(pulled.leased_for.as_millis()).unwrap_or(u64::MAX);
-    let answer = PulledAnswer {
-        lease: pulled.lease,
-        lease_millis,
-        feed: pulled.feed,
-        items: pulled.items,
-        next: pulled.next,
-        head: pulled.head,
-    };
-    // (No more are in memory than there are subscriptions: one member has the lease.)
-    answering.turn().await?.json(&answer)
+}
+
+impl From<PulledEvents> for PulledAnswer {
+    fn from(pulled: PulledEvents) -> Self {
+        Self {
+            lease: pulled.lease,
+            lease_millis: u64::try_from(pulled.leased_for.as_millis()).unwrap_or(u64::MAX),
+            feed: pulled.feed,
+            items: pulled.items,
+            next: pulled.next,
+            head: pulled.head,
+        }
+    }
 }
 
 /// The events to acknowledge.

@@ -3,7 +3,7 @@
 //! The lease names the epoch. Each write of a member filters on it, so a member that was suspended and has
 //! lost its lease changes nothing, and learns so.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{Document, doc};
 use mongodb::ClientSession;
@@ -96,8 +96,8 @@ impl<'a> LeaseToken<'a> {
 }
 
 impl Subscriptions {
-    /// Reads events behind the acknowledged position for a member, which takes or renews the lease. Waits up
-    /// to `wait` if there are none. The same events come again until they are acknowledged.
+    /// Reads events behind the acknowledged position for a member, which takes or renews the lease. The same
+    /// events come again until they are acknowledged.
     ///
     /// # Errors
     ///
@@ -107,51 +107,40 @@ impl Subscriptions {
         name: &str,
         member: &str,
         limit: usize,
-        wait: Duration,
     ) -> Result<PulledEvents, SubscriptionError> {
         if let Err(rule) = check_id(member) {
             return Err(SubscriptionError::Invalid(vec![Flaw::new("member", rule.to_string())]));
         }
         let limit = limit.clamp(1, MAX_PULLED);
-        let deadline = Instant::now() + wait;
-        let (mut failures, mut is_new_lease) = (0, false);
-        loop {
+        for _ in 0..MAX_TRIES {
             let found = self.usable(name, member).await?;
             let page = self.page(&found, limit).await?;
-            let Some(held) = self.hold(&found, member, &page).await? else {
-                // It was changed since it was read.
-                failures += 1;
-                if failures >= MAX_TRIES {
-                    return Err(SubscriptionError::LeaseLost(name.to_owned()));
-                }
-                continue;
-            };
-            failures = 0;
-            is_new_lease |= found.owner.as_deref() != Some(member);
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !page.items.is_empty() || left.is_zero() {
+            // Otherwise it was changed since it was read.
+            if let Some(held) = self.hold(&found, member, &page).await? {
                 let FeedPage { feed, items, next, head } = page;
-                let lease = LeaseToken::text(&held, member);
-                let leased_for = lease_of(&held);
                 return Ok(PulledEvents {
-                    lease,
-                    leased_for,
+                    lease: LeaseToken::text(&held, member),
+                    leased_for: lease_of(&held),
                     feed,
                     items,
                     next,
                     head,
-                    is_new_lease,
+                    is_new_lease: found.owner.as_deref() != Some(member),
                 });
             }
-            // Not a read after each append that the filter does not let pass.
-            tokio::time::sleep(EMPTY_PAUSE).await;
-            if page.next >= page.head {
-                // The next round renews the lease.
-                let slice = left.min(lease_of(&held) / 3);
-                let waiting = self.feed.wait_beyond(page.next);
-                // (Both outcomes lead to another read.)
-                let _ = tokio::time::timeout(slice, waiting).await;
-            }
+        }
+        Err(SubscriptionError::LeaseLost(name.to_owned()))
+    }
+
+    /// Waits up to `most` after a read without events, until another read may find some or must renew the
+    /// lease.
+    pub async fn wait_after(&self, empty: &PulledEvents, most: Duration) {
+        // Not a read after each append that the filter does not let pass.
+        tokio::time::sleep(EMPTY_PAUSE.min(most)).await;
+        if empty.next >= empty.head {
+            let slice = most.min(empty.leased_for / 3);
+            // (Both outcomes lead to another read.)
+            let _ = tokio::time::timeout(slice, self.feed.wait_beyond(empty.next)).await;
         }
     }
 
