@@ -40,16 +40,21 @@ impl LiveRelay {
 
     /// Over an outbox that has records.
     async fn over(outbox: TestOutbox, settings: Settings) -> Self {
-        let (recorder, sink, wake) =
-            (CommandRecorder::on(&outbox).await, TestSink::default(), Wakeup::default());
+        let recorder = CommandRecorder::on(&outbox).await;
+        let scene = Self::recorded(outbox, recorder, settings).await;
+        scene.until_live().await;
+        scene
+    }
+
+    /// Not live yet.
+    async fn recorded(outbox: TestOutbox, recorder: CommandRecorder, settings: Settings) -> Self {
+        let (sink, wake) = (TestSink::default(), Wakeup::default());
         let followed = RunningStream::up(&recorder.collections, &wake).await;
         let (share, shares) = watch::channel(OwnedPartitions::of(0..=255));
         let parts: RelayParts<TestSink> =
             parts(&recorder.collections, sink.clone(), settings, shares, wake);
         let relay = run(parts, share.clone());
-        let scene = Self { outbox, recorder, sink, relay, followed, share };
-        scene.until_live().await;
-        scene
+        Self { outbox, recorder, sink, relay, followed, share }
     }
 
     /// Waits until an insert causes no read.
@@ -332,18 +337,49 @@ async fn a_blocked_key_continues_when_its_dead_record_is_resolved() {
     scene.stop().await;
 }
 
+/// A record that is dead, and blocks its key.
+fn dead(id: &str, key: &str) -> Document {
+    let mut dead = record(id, key);
+    dead.extend(doc! { "status": "dead", "blocks": true });
+    dead
+}
+
+/// The dead records of all keys may be very many, and are read from disk with their payloads.
+#[fixture::test]
+async fn a_slow_read_of_all_dead_blockers_delays_no_free_key() {
+    let outbox = TestOutbox::new().await;
+    outbox.insert([dead("dies", "a"), record("pending", "b")]).await;
+    let recorder = CommandRecorder::on(&outbox).await;
+    let reads_all_dead = |command: &Command| {
+        let is_sorted = command.sent.get_document("sort").is_ok_and(|sort| !sort.is_empty());
+        is_sorted && command.sent.get_str("hint").is_ok_and(|hint| hint == "blocks_idx")
+    };
+    let hold = recorder.hold(reads_all_dead);
+    let settings = Settings { on_dead: OnDead::Block, ..settings_without_rescan() };
+    let scene = LiveRelay::recorded(outbox, recorder, settings).await;
+    scene.until_done(&["pending"]).await;
+
+    // Known by its event alone: the pass has read everything else.
+    scene.outbox.insert([record("inserted", "c")]).await;
+    scene.until_done(&["inserted"]).await;
+    scene.outbox.insert([record("more", "c"), record("behind", "a")]).await;
+    scene.until_done(&["more"]).await;
+    drop(hold);
+    scene.until_live().await;
+    scene.outbox.insert([record("last", "c"), record("behind too", "a")]).await;
+    scene.until_done(&["last"]).await;
+
+    assert_eq!(scene.ids(), ["pending", "inserted", "more", "last"]);
+    scene.stop().await;
+}
+
 /// More keys than a read skips, and than are read again one by one.
 #[fixture::test]
 async fn thousands_of_blocked_keys_cost_no_read_until_one_is_freed() {
     const KEYS: usize = 2_500;
     let outbox = TestOutbox::new().await;
     let named = |name: &str, n: usize| record(&format!("{name} {n}"), &format!("k{n}"));
-    let dead = |n| {
-        let mut dead = named("dead", n);
-        dead.extend(doc! { "status": "dead", "blocks": true });
-        dead
-    };
-    outbox.insert((0..KEYS).map(dead)).await;
+    outbox.insert((0..KEYS).map(|n| dead(&format!("dead {n}"), &format!("k{n}")))).await;
     outbox.insert((0..KEYS).map(|n| named("behind", n))).await;
     let settings = Settings {
         on_dead: OnDead::Block,

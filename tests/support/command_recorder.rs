@@ -9,6 +9,7 @@ use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 use postrider::outbox::collections::Collections;
+use tokio::sync::watch;
 
 use super::outbox::TestOutbox;
 
@@ -22,7 +23,8 @@ pub struct Command {
 
 /// What runs between the answer to a command and the client's next action.
 type Pause = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
-type Stop = (Box<dyn Fn(&Command) -> bool + Send>, Pause);
+type Such = Box<dyn Fn(&Command) -> bool + Send>;
+type Stop = (Such, Pause);
 
 #[derive(Default)]
 struct Inner {
@@ -31,6 +33,8 @@ struct Inner {
     /// The names of those that failed.
     failed: Mutex<Vec<String>>,
     stop: Mutex<Option<Stop>>,
+    /// Which answers are held, until this changes.
+    held: Mutex<Option<(Such, watch::Receiver<()>)>>,
 }
 
 /// The outbox through another client, which records its commands.
@@ -67,6 +71,13 @@ impl CommandRecorder {
     {
         let pause: Pause = Box::new(|| Box::pin(pause()));
         *self.inner.stop.lock().unwrap() = Some((Box::new(such), pause));
+    }
+
+    /// From now on holds the answer to each command that is `such`, until the result is dropped.
+    pub fn hold(&self, such: impl Fn(&Command) -> bool + Send + 'static) -> watch::Sender<()> {
+        let (hold, held) = watch::channel(());
+        *self.inner.held.lock().unwrap() = Some((Box::new(such), held));
+        hold
     }
 
     /// Whether the pause has been made.
@@ -129,7 +140,15 @@ impl Inner {
                 }
             }
         };
+        let held = {
+            let held = self.held.lock().unwrap();
+            held.as_ref().filter(|(such, _)| such(&command)).map(|(_, until)| until.clone())
+        };
         self.answered.lock().unwrap().push(command);
+        if let Some(mut until) = held {
+            let until = async { while until.changed().await.is_ok() {} };
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(until));
+        }
         if let Some(pause) = pause {
             // The driver calls this in the task that awaits the answer.
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(pause()));

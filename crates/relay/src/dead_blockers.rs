@@ -121,9 +121,7 @@ impl<S: Sink> DeadBlockers<'_, S> {
             return Ok(());
         }
         let began = Instant::now();
-        let mut snapshot = OutboxSnapshot::begin(&self.context.collections).await?;
-        let owned = key_table.owned();
-        Scanner::new(self.context).block_all_dead(&mut snapshot, &owned).await?;
+        Scanner::new(self.context).block_all_dead().await?;
         tokio::time::sleep(began.elapsed() * REST_FACTOR).await;
         Ok(())
     }

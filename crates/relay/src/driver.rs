@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use crate::acquirer::Acquirer;
 use crate::blocker::{Blocker, KeyBlock};
 use crate::context::RelayContext;
+use crate::key_table::LivePeriod;
 use crate::lane::{Lane, LaneEnd};
 use crate::lane_worker;
 use crate::live_mode::{LeaveReason, LiveMode};
@@ -47,6 +48,8 @@ enum Event {
     Acquired(Result<Vec<Arc<Lane>>, StoreError>),
     /// The records of the change stream are leased, by the lease of this number.
     AcquiredLive(u64, Result<Vec<Arc<Lane>>, StoreError>),
+    /// The dead records that block were read, in this period: whether the relay knows all of them.
+    DeadRead(LivePeriod, Result<bool, StoreError>),
     Repaired(Result<bool, StoreError>),
     /// The lane of a quarantined record; `None` if it was not delivered.
     Quarantined(Result<Option<(Arc<Lane>, LaneEnd)>, StoreError>),
@@ -206,10 +209,11 @@ impl<S: Sink> Driver<S> {
             self.scanning = true;
             self.spawn_scan(ScanScope::Targets(targets), Event::Scanned);
         }
-        if !self.live.is_live() && self.schedule.is_due(now) && self.has_room() {
+        if self.live.needs_rotations() && self.schedule.is_due(now) && self.has_room() {
             let is_pass = self.live.begins_pass(now);
             if is_pass {
                 self.context.state.key_table.begin_following();
+                self.read_dead();
             }
             let position = self.schedule.begin(is_pass, now);
             self.spawn_scan(ScanScope::Rotation(position), Event::Rotated);
@@ -250,6 +254,22 @@ impl<S: Sink> Driver<S> {
             // The records that will be leased are counted as in flight now.
             drop(allowance);
             event(result)
+        });
+    }
+
+    /// Reads the dead records that block keys, for a pass. They may be many: the records of other
+    /// keys do not wait for them.
+    fn read_dead(&mut self) {
+        let context = self.context.clone();
+        let period = context.state.key_table.scan_start().period;
+        self.tasks.spawn(async move {
+            let scanner = Scanner::new(&context);
+            let read = tokio::select! {
+                biased;
+                read = scanner.block_all_dead() => read,
+                () = context.stopping() => Ok(false),
+            };
+            Event::DeadRead(period, read)
         });
     }
 
@@ -320,7 +340,7 @@ impl<S: Sink> Driver<S> {
     fn next_wait(&self) -> Instant {
         // Without room, the next event is usually the end of a lane; the tick is the fallback.
         match self.schedule.next_scan() {
-            Some(next) if !self.live.is_live() && self.may_scan() && self.has_room() => {
+            Some(next) if self.live.needs_rotations() && self.may_scan() && self.has_room() => {
                 next.min(self.next_tick)
             }
             _ => self.next_tick,
@@ -349,6 +369,7 @@ impl<S: Sink> Driver<S> {
                 self.live.acquired(number);
                 self.on_acquired(leased);
             }
+            Event::DeadRead(period, read) => self.on_dead_read(period, read),
             Event::Repaired(repaired) => {
                 self.repairing = false;
                 match repaired {

@@ -1,8 +1,8 @@
 //! Live mode: the change stream carries the records, and nothing is read to find them.
 //!
-//! A snapshot shows one moment; every later event extends it, in the order of the stream. Once [a
-//! pass](Live::begins_pass) has read everything that was pending since the stream was opened, each
-//! key is in one of these states:
+//! A snapshot shows one moment; every later event extends it, in the order of the stream. Once a
+//! *pass* has read everything that was pending since the stream was opened, and all dead records
+//! that block keys, each key is in one of these states:
 //!
 //! - **free**: nothing of it is pending, as far as the stream was handled. Its next event is leased
 //!   and delivered.
@@ -14,7 +14,8 @@
 //!
 //! A key becomes free only by a complete lane of which everything is settled, or by a read that
 //! finds nothing. A lost stream, a lost partition or too many keys to read lead back to rotations,
-//! which find everything, and later to another pass.
+//! which find everything, and later to another pass. Keys are read during a pass already: it may
+//! take long.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,10 +79,20 @@ pub(super) enum Phase {
     /// Rotations find the records, and events only name where to scan.
     #[default]
     Scanning,
-    /// A rotation reads everything; events are withheld.
-    Passing,
+    /// A rotation reads everything pending, and another scan the dead records that block; events
+    /// are withheld. One of the two may have ended.
+    Passing(Option<PassPart>),
     /// The stream carries the records.
     Live { since: Instant },
+}
+
+/// A part of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PassPart {
+    /// What is pending.
+    Pending,
+    /// The dead records that block keys.
+    Dead,
 }
 
 /// Why rotations find the records again.
@@ -131,12 +142,17 @@ impl LiveMode {
         matches!(self.phase, Phase::Live { .. })
     }
 
+    /// Returns whether rotations find the records: not once a pass has read everything pending.
+    pub(super) fn needs_rotations(&self) -> bool {
+        !matches!(self.phase, Phase::Live { .. } | Phase::Passing(Some(PassPart::Pending)))
+    }
+
     /// Returns whether the rotation that is about to begin is a pass: the stream is open, and shows
     /// what the rotation does not.
     pub(super) fn begins_pass(&mut self, now: Instant) -> bool {
         let begins = self.wants_pass(now);
         if begins {
-            self.phase = Phase::Passing;
+            self.phase = Phase::Passing(None);
             self.is_all = true;
         }
         begins
@@ -173,6 +189,18 @@ impl LiveMode {
         self.is_all
     }
 
+    /// Notes that a part of the pass has ended. Returns whether the other one had.
+    pub(super) fn part_ended(&mut self, part: PassPart) -> bool {
+        match &mut self.phase {
+            Phase::Passing(Some(other)) => *other != part,
+            Phase::Passing(none) => {
+                *none = Some(part);
+                false
+            }
+            Phase::Scanning | Phase::Live { .. } => false,
+        }
+    }
+
     /// Notes that the pass has succeeded: the stream carries the records.
     pub(super) fn went_live(&mut self, now: Instant) {
         self.phase = Phase::Live { since: now };
@@ -183,7 +211,7 @@ impl LiveMode {
     pub(super) fn leave(&mut self, why: LeaveReason, now: Instant) -> Option<Vec<Acquisition>> {
         let lasted = match self.phase {
             Phase::Scanning => return None,
-            Phase::Passing => Duration::ZERO,
+            Phase::Passing(_) => Duration::ZERO,
             Phase::Live { since } => now.duration_since(since),
         };
         self.phase = Phase::Scanning;
@@ -343,6 +371,24 @@ mod tests {
         assert!(live.wants_pass(now), "at once");
         live.closed();
         assert!(!live.wants_pass(now));
+    }
+
+    #[test]
+    fn pass_ends_with_the_second_of_its_parts() {
+        let (mut live, now) = (LiveMode::default(), Instant::now());
+        live.opened(true);
+        for (first, second) in
+            [(PassPart::Pending, PassPart::Dead), (PassPart::Dead, PassPart::Pending)]
+        {
+            assert!(!live.part_ended(first), "there is no pass");
+            assert!(live.begins_pass(now));
+            assert!(!live.part_ended(first));
+            assert_eq!(live.needs_rotations(), first == PassPart::Dead);
+
+            assert!(live.part_ended(second));
+
+            live.leave(LeaveReason::OnPurpose, now);
+        }
     }
 
     #[test]

@@ -7,14 +7,16 @@ use bson::Timestamp;
 use metrics::gauge;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::wakeup::{ScanHint, StreamEvent, WakeReasons};
+use postrider_store::StoreError;
+use postrider_store::text::chain;
 use tracing::debug;
 
 use crate::acquirer::{self, Acquirer, Acquisition, Origin};
 use crate::blocker::Blocker;
 use crate::driver::{Driver, Event, MAX_TARGETS};
-use crate::key_table::KeyState;
+use crate::key_table::{KeyState, LivePeriod};
 use crate::lane::Lane;
-use crate::live_mode::{LeaveReason, Phase};
+use crate::live_mode::{LeaveReason, PassPart, Phase};
 use crate::metrics::{PARTITIONS_LIVE, ReadSource};
 use crate::scanner::{ScanResult, ScanTarget, Scanner};
 use crate::sink::Sink;
@@ -111,7 +113,7 @@ impl<S: Sink> Driver<S> {
                 if matches!(phase, Phase::Scanning) { Hints::At(hint) } else { Hints::None }
             }
             (event, Phase::Scanning) => event.hint().map_or(Hints::None, Hints::At),
-            (StreamEvent::Pending(record, at), Phase::Passing) => {
+            (StreamEvent::Pending(record, at), Phase::Passing(_)) => {
                 let key_table = &self.context.state.key_table;
                 key_table.record_partition(&record);
                 let record = self.context.in_lane(*record);
@@ -204,11 +206,11 @@ impl<S: Sink> Driver<S> {
             self.schedule.due_now(now);
         }
         let is_following = !matches!(self.live.phase(), Phase::Scanning);
-        if let Some(why) = self.outgrown().filter(|_| is_following) {
-            return self.leave_live(why);
-        }
-        if !self.live.is_live() {
+        if !is_following {
             return;
+        }
+        if let Some(why) = self.outgrown() {
+            return self.leave_live(why);
         }
         if !self.scanning && self.targets.len() < MAX_TARGETS && self.context.has_room() {
             let key_table = &self.context.state.key_table;
@@ -258,12 +260,30 @@ impl<S: Sink> Driver<S> {
     /// carries the records.
     pub(super) fn on_page(&mut self, is_all: bool, more: bool) {
         let is_all = self.live.page_seen(is_all);
-        if !matches!(self.live.phase(), Phase::Passing) || more {
+        if matches!(self.live.phase(), Phase::Passing(_)) && !more {
+            self.end_part(PassPart::Pending, is_all);
+        }
+    }
+
+    /// Handles the end of the read of all dead records that block, which began in this period.
+    pub(super) fn on_dead_read(&mut self, period: LivePeriod, read: Result<bool, StoreError>) {
+        if period != self.context.state.key_table.scan_start().period {
             return;
         }
-        let why = if is_all { self.outgrown() } else { Some(LeaveReason::Incomplete) };
-        if let Some(why) = why {
+        let is_all = read.unwrap_or_else(|error| {
+            debug!(error = chain(&error), "failed to read the dead records that block keys");
+            false
+        });
+        self.end_part(PassPart::Dead, is_all);
+    }
+
+    fn end_part(&mut self, part: PassPart, is_all: bool) {
+        let incomplete = (!is_all).then_some(LeaveReason::Incomplete);
+        if let Some(why) = self.outgrown().or(incomplete) {
             return self.leave_live(why);
+        }
+        if !self.live.part_ended(part) {
+            return;
         }
         let key_table = &self.context.state.key_table;
         let pending_scans = key_table.pending_scans();

@@ -93,7 +93,7 @@ pub(super) struct Strays {
 /// The state of the key table when a scan begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanStart {
-    pub(super) period: LivePeriod,
+    pub(crate) period: LivePeriod,
     pub(super) strays: StrayCount,
     /// Whether the stream carries the records, or is about to.
     pub(crate) follows: bool,
@@ -177,6 +177,9 @@ impl Entries {
     fn skipped_from_now_on(&mut self, key: &LaneKey) {
         if self.follows && self.has_strays && !self.is_live && matches!(key, LaneKey::Keyed(_)) {
             self.unplaced.insert(key.clone());
+            // A read of the key that is under way does not cover them.
+            self.stray_count.0 += 1;
+            self.strays.entry(key.clone()).or_default().noted = self.stray_count;
         }
     }
 

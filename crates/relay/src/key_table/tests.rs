@@ -518,6 +518,28 @@ fn key_seen_in_another_partition_is_read_there_too() {
     assert_eq!(key_table.partitions_of(&key("k")), places);
 }
 
+/// A page of a pass has met the key, in a partition that the read of the key does not cover.
+#[test]
+fn read_does_not_count_when_pass_skips_its_key_meanwhile() {
+    let key_table = all();
+    key_table.begin_following();
+    let foreign = |name: &str| partition::of_key(name).wrapping_add(1);
+    key_table.withhold(key("other"), foreign("other"), head("other").id, at(1));
+    key_table.withhold(key("k"), partition::of_key("k"), head("k").id, at(1));
+    assert_eq!(key_table.take_pending_scans(9).len(), 2);
+    let early = read(&key_table, 9);
+    assert_eq!(key_table.partitions_of(&key("k")).len(), 1);
+    block(&key_table, "k");
+    key_table.release(&key("k"));
+
+    key_table.finish_scan(&key("k"), Some(early));
+
+    assert_eq!(asked(&key_table), ["k"]);
+    assert_eq!(key_table.partitions_of(&key("k")).len(), 256);
+    key_table.finish_scan(&key("k"), Some(read(&key_table, 9)));
+    assert_eq!(state_of(&key_table, "k", 10), "free");
+}
+
 fn block_by_dead(key_table: &KeyTable, name: &str) {
     let dead = DeadBlocker { id: head(name).id, partition: partition::of_key(name) };
     key_table.block_by_dead(vec![(key(name), dead)]);

@@ -27,8 +27,9 @@ pub(crate) const MISPLACED_PAGE: usize = 100;
 /// about those that it is about to plan.
 const FEW_DEAD: usize = 100;
 
-/// Keys blocked by dead records that one query returns.
-const DEAD_PAGE: usize = 2_000;
+/// Keys blocked by dead records that one query returns. (MongoDB reads each record, with its
+/// payload.)
+const DEAD_PAGE: usize = 500;
 
 /// Misplaced records that one query about some keys returns.
 const MAX_ANSWERS: usize = 500;
@@ -71,16 +72,17 @@ impl<S: Sink> Scanner<'_, S> {
         Ok((SnapshotBlockers { misplaced, dead, has_all_misplaced, has_all_dead }, records))
     }
 
-    /// Blocks the keys of the owned partitions that dead records block in this snapshot: all of
-    /// them, page by page. The relay would not know a key that nothing is pending behind.
-    pub(crate) async fn block_all_dead(
-        &self,
-        snapshot: &mut OutboxSnapshot,
-        owned: &[u8],
-    ) -> Result<(), StoreError> {
+    /// Blocks the keys of the owned partitions that dead records block: all of them, page by page.
+    /// The relay would not know a key that nothing is pending behind. Returns whether it knows all
+    /// of which the stream does not report more.
+    pub(crate) async fn block_all_dead(&self) -> Result<bool, StoreError> {
+        let key_table = &self.context.state.key_table;
         if !self.context.settings.is_ordered() {
-            return Ok(());
+            return Ok(true);
         }
+        // Read before the snapshot.
+        let (start, owned) = (key_table.scan_start(), key_table.owned());
+        let mut snapshot = OutboxSnapshot::begin(&self.context.collections).await?;
         let mut behind: Option<LaneKey> = None;
         loop {
             let key = behind.as_ref().map(LaneKey::as_str);
@@ -88,10 +90,15 @@ impl<S: Sink> Scanner<'_, S> {
             // (A page may be short because of records that cannot be decoded. A key that is not a text has no
             // place in this order.)
             let keyed = page.iter().rev().find(|(lane, _)| matches!(lane, LaneKey::Keyed(_)));
-            let Some((last, _)) = keyed else { return Ok(()) };
+            let Some((last, _)) = keyed else { break };
             behind = Some(last.clone());
-            self.context.state.key_table.block_by_dead(dead_within(page, owned));
+            key_table.block_by_dead(dead_within(page, &owned));
+            if key_table.is_over_capacity() || key_table.scan_start().period != start.period {
+                return Ok(false);
+            }
         }
+        // (A new primary may not know yet what the stream has shown.)
+        Ok(start.handled_until <= snapshot.moment())
     }
 
     /// Reads what a plan requires: the records of a stretch, and what blocks their keys, and the

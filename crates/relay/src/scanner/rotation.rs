@@ -25,10 +25,6 @@ impl<S: Sink> Scanner<'_, S> {
         let key_table = &self.context.state.key_table;
         let OpenScan { mut snapshot, blockers, taken_keys, recoveries, start, owned, room } = open;
         result.is_all = blockers.has_all_misplaced;
-        if start.follows && from.is_start() {
-            // The stream reports later ones.
-            self.block_all_dead(&mut snapshot, owned).await?;
-        }
         let mut left = room;
         let (mut plans, mut shown, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         loop {
