@@ -32,7 +32,7 @@ use crate::merge::{PartialRead, merged};
 use crate::position::{Position, partitions_of};
 use crate::record::Record;
 
-pub use held_back::DeadBlocker;
+pub use held_back::{DeadBlocker, DeadPage};
 pub use page::{SkippedKeys, SnapshotPage};
 
 /// Index of all reads here: `{partition, key, seq}` where pending.
@@ -40,8 +40,8 @@ pub const LANE_INDEX: &str = "lane_idx";
 /// Index of blocked keys: `{key}` where `blocks: true`.
 pub const BLOCKS_INDEX: &str = "blocks_idx";
 
-/// Maximum bytes of the keys in one command: a command must stay below 16 MiB, and a key can be
-/// long.
+/// Maximum bytes of the keys in one command, and of the keys and ids in the answer: a command must
+/// stay below 16 MiB, and a key can be long.
 pub const MAX_KEYS_BYTES: usize = 4 * 1024 * 1024;
 
 /// A consistent view of the outbox; all its reads see the same moment.

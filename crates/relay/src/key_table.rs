@@ -233,24 +233,52 @@ impl KeyTable {
         self.entries.lock().block_by_dead(keys);
     }
 
-    /// Unblocks a key that still waits for this dead record. Returns where it is.
-    pub(crate) fn unblock_from_dead(&self, key: &Arc<str>, id: &RecordId) -> Option<ScanHint> {
+    /// Unblocks a key that dead records have blocked. Returns where it is.
+    pub(crate) fn unblock_from_dead(&self, key: &Arc<str>) -> Option<ScanHint> {
         let mut entries = self.entries.lock();
         let key = LaneKey::Keyed(key.clone());
-        let dead = entries.dead.get(&key).filter(|dead| dead.blocker.id == *id)?;
-        let hint = ScanHint::of(dead.blocker.partition, key.clone(), id.clone());
+        let DeadBlocker { id, partition } = entries.dead.get(&key)?.blocker.clone();
         entries.release(&key);
-        Some(hint)
+        Some(ScanHint::of(partition, key, id))
     }
 
-    /// Takes the keys that dead records block and that were added since, to read the records again.
-    pub(crate) fn take_unverified(&self) -> Vec<(Arc<str>, RecordId)> {
-        self.entries.lock().dead.take_unverified()
+    /// Notes which dead record still blocks a key, if one was known to.
+    pub(crate) fn update_dead(&self, key: &LaneKey, blocker: DeadBlocker) {
+        let mut entries = self.entries.lock();
+        if let (LaneKey::Keyed(name), Some(_)) = (key, entries.dead.get(key)) {
+            entries.dead.insert(name.clone(), blocker);
+        }
+    }
+
+    /// Returns the keys that records with these ids block, and takes some of the keys whose records
+    /// must be read again.
+    pub(crate) fn take_dead(
+        &self,
+        changed: &[RecordId],
+        count: usize,
+    ) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        let dead = &mut self.entries.lock().dead;
+        (dead.blocked_by(changed), dead.take_unverified(count))
     }
 
     /// Notes that the dead records of these keys must be read again.
-    pub(crate) fn verify_again(&self, keys: impl Iterator<Item = Arc<str>>) {
-        self.entries.lock().dead.verify_again(keys);
+    pub(crate) fn verify_dead(&self, keys: impl IntoIterator<Item = Arc<str>>) {
+        self.entries.lock().dead.verify(keys);
+    }
+
+    /// From now on notes which keys of dead records must be read again: first all.
+    pub(crate) fn verify_all_dead(&self) {
+        self.entries.lock().dead.verify_all();
+    }
+
+    /// No longer notes which keys of dead records must be read again: all are, in rounds.
+    pub(crate) fn stop_verifying_dead(&self) {
+        self.entries.lock().dead.stop_verifying();
+    }
+
+    /// Returns whether the dead records of any keys must be read again.
+    pub(crate) fn has_unverified_dead(&self) -> bool {
+        self.entries.lock().dead.has_unverified()
     }
 }
 

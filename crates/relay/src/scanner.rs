@@ -27,7 +27,7 @@ use crate::repairer::RepairBatch;
 use crate::scanner::snapshot_blockers::SnapshotBlockers;
 use crate::sink::Sink;
 
-pub(super) use blockers::MISPLACED_PAGE;
+pub(super) use blockers::{MISPLACED_PAGE, blocked_of};
 
 /// Where to scan.
 #[derive(Debug)]

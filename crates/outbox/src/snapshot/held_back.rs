@@ -1,8 +1,6 @@
 //! Reads what blocks keys: records with an invalid partition, dead ones, and the first records of
 //! blocked keys.
 
-use std::collections::HashMap;
-
 use bson::{Bson, Document, Timestamp, doc};
 use postrider_store::StoreError;
 
@@ -12,7 +10,9 @@ use crate::ids::RecordId;
 use crate::partition::PARTITIONS;
 use crate::position::partitions_of;
 use crate::record::{LaneKey, Record};
-use crate::snapshot::{BLOCKS_INDEX, LANE_INDEX, OutboxSnapshot, ReadLimit, lane_order};
+use crate::snapshot::{
+    BLOCKS_INDEX, LANE_INDEX, MAX_KEYS_BYTES, OutboxSnapshot, ReadLimit, lane_order,
+};
 
 /// A dead record that blocks its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,15 @@ pub struct DeadBlocker {
     pub id: RecordId,
     /// Its partition.
     pub partition: u8,
+}
+
+/// Keys that dead records block, as far as one read has shown.
+#[derive(Clone, Debug, Default)]
+pub struct DeadPage {
+    /// The keys, each with every record that was read of it.
+    pub found: Vec<(LaneKey, DeadBlocker)>,
+    /// Whether there may be more: the read ended at its limit.
+    pub is_cut: bool,
 }
 
 impl OutboxSnapshot {
@@ -118,7 +127,7 @@ impl OutboxSnapshot {
         &mut self,
         keys: Option<&[Bson]>,
         limit: usize,
-    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
+    ) -> Result<DeadPage, StoreError> {
         let keys = keys.map(|keys| doc! { "$in": keys });
         self.blocked_where(keys, Document::new(), limit).await
     }
@@ -129,7 +138,7 @@ impl OutboxSnapshot {
         &mut self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
+    ) -> Result<DeadPage, StoreError> {
         let keys = match key {
             Some(key) => doc! { "$gt": key },
             None => doc! { "$gte": "" },
@@ -142,7 +151,7 @@ impl OutboxSnapshot {
         keys: Option<Document>,
         order: Document,
         limit: usize,
-    ) -> Result<Vec<(LaneKey, DeadBlocker)>, StoreError> {
+    ) -> Result<DeadPage, StoreError> {
         let mut filter = doc! { BLOCKS: true, STATUS: DEAD };
         if let Some(keys) = keys {
             filter.insert(KEY, keys);
@@ -152,12 +161,14 @@ impl OutboxSnapshot {
             order,
             ..Find::whole("read blocked keys", BLOCKS_INDEX, filter)
         };
-        let dead = self.find(find, ReadLimit::of(limit)).await?;
+        let room = ReadLimit { records: limit, bytes: MAX_KEYS_BYTES };
+        let dead = self.find(find, room).await?;
+        let is_cut = room.is_filled_by(&dead);
         let dead = dead.into_iter().map(|record| {
             let Record { lane, id, partition, .. } = record;
             (lane, DeadBlocker { id, partition })
         });
-        Ok(dead.collect())
+        Ok(DeadPage { found: dead.collect(), is_cut })
     }
 
     /// Returns which of these records are pending, without payloads, up to a number of bytes.
@@ -166,20 +177,6 @@ impl OutboxSnapshot {
         let find = Find::whole("read records that wait", ID_INDEX, filter);
         let room = ReadLimit { records: ids.len().max(1), bytes };
         self.find(Find { fields: doc! { PAYLOAD: 0 }, ..find }, room).await
-    }
-
-    /// Returns which of these dead records block a key, and which key.
-    pub async fn still_blocking(
-        &mut self,
-        ids: &[Bson],
-    ) -> Result<HashMap<RecordId, LaneKey>, StoreError> {
-        let filter = doc! { ID: { "$in": ids }, BLOCKS: true, STATUS: DEAD };
-        let find = Find {
-            fields: doc! { ID: 1, KEY: 1 },
-            ..Find::whole("read dead records that block", ID_INDEX, filter)
-        };
-        let found = self.find(find, ReadLimit::of(ids.len().max(1))).await?;
-        Ok(found.into_iter().map(|record| (record.id, record.lane)).collect())
     }
 }
 

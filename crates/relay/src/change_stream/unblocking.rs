@@ -78,7 +78,8 @@ fn stages() -> Vec<Document> {
 
 fn read(event: Option<&RawDocument>) -> Option<(RecordId, Timestamp)> {
     let event = event?;
-    let id = event.get_document("documentKey").ok()?.get(ID).ok()??;
-    let id = Bson::try_from(id).ok()?;
+    let id = event.get_document("documentKey").ok()?.get(ID);
+    // One that cannot be read is null, as in a record.
+    let id = id.ok().flatten().and_then(|id| Bson::try_from(id).ok()).unwrap_or(Bson::Null);
     Some((RecordId::from(id), event.get_timestamp("clusterTime").ok()?))
 }

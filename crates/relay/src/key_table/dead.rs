@@ -1,11 +1,14 @@
 //! The keys that dead records block (`relay.on_dead = "block"`), in a form of their own: they may be
 //! very many, and nothing but a change of their records ends their wait.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::BuildHasher;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bson::Bson;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::position::{IndexPlace, IndexRange};
 use postrider_outbox::record::LaneKey;
@@ -20,6 +23,8 @@ pub(super) struct DeadBlock {
     pub(super) blocker: DeadBlocker,
     /// Since when the relay knows.
     pub(super) since: Instant,
+    /// Whether its records are to be read again.
+    is_unverified: bool,
 }
 
 /// The keys that dead records block.
@@ -28,9 +33,13 @@ pub(super) struct DeadBlocked {
     blocks: HashMap<Arc<str>, DeadBlock>,
     /// Their places in `lane_idx`.
     positions: BTreeSet<IndexPlace>,
-    by_blocker: HashMap<RecordId, Arc<str>>,
-    /// Keys whose records were not read again since they were added.
-    unverified: Vec<Arc<str>>,
+    /// The keys by a hash of the `_id` of their blocker, which can be long. Several keys can have the
+    /// same: a record that moves to another key leaves the first one behind.
+    by_blocker: BTreeSet<(u64, Arc<str>)>,
+    hasher: RandomState,
+    /// The keys whose records must be read again, the oldest first; `None` while all are read in
+    /// rounds. (Some of them may be verified or removed meanwhile.)
+    unverified: Option<VecDeque<Arc<str>>>,
 }
 
 impl DeadBlocked {
@@ -58,12 +67,12 @@ impl DeadBlocked {
         let since = before.map_or_else(Instant::now, |before| before.since);
         self.remove(&LaneKey::Keyed(key.clone()));
         self.positions.extend(IndexRange::both_of(&key).map(|range| (range, key.clone())));
-        if let Some(other) = self.by_blocker.insert(blocker.id.clone(), key.clone()) {
-            // The record has moved to this key.
-            self.unverified.push(other);
+        if !is_nameless(&blocker.id) {
+            self.by_blocker.insert((self.hasher.hash_one(&blocker.id), key.clone()));
         }
-        self.unverified.push(key.clone());
-        self.blocks.insert(key, DeadBlock { blocker, since });
+        let block = DeadBlock { blocker, since, is_unverified: false };
+        self.blocks.insert(key.clone(), block);
+        self.verify([key]);
     }
 
     /// Removes a key. Returns its block.
@@ -73,9 +82,7 @@ impl DeadBlocked {
         for range in IndexRange::both_of(key) {
             self.positions.remove(&(range, key.clone()));
         }
-        if self.by_blocker.get(&block.blocker.id) == Some(key) {
-            self.by_blocker.remove(&block.blocker.id);
-        }
+        self.by_blocker.remove(&(self.hasher.hash_one(&block.blocker.id), key.clone()));
         Some(block)
     }
 
@@ -90,41 +97,77 @@ impl DeadBlocked {
         &self,
         from: Option<&IndexPlace>,
         count: usize,
-    ) -> (Vec<(Arc<str>, RecordId)>, Option<IndexPlace>) {
+    ) -> (Vec<Arc<str>>, Option<IndexPlace>) {
         let places = self.positions.range((stamped_behind(from), Bound::Unbounded)).take(count);
         let places: Vec<&IndexPlace> = places.collect();
         let next = places.last().filter(|_| places.len() == count);
-        let keys = places.iter().map(|(_, key)| key);
-        (self.with_blockers(keys), next.map(|place| (*place).clone()))
+        let keys = places.iter().map(|(_, key)| key.clone());
+        (keys.collect(), next.map(|place| (*place).clone()))
     }
 
-    /// Returns the keys that these records block.
-    pub(super) fn blocked_by(&self, ids: &[RecordId]) -> Vec<(Arc<str>, RecordId)> {
-        self.with_blockers(ids.iter().filter_map(|id| self.by_blocker.get(id)))
+    /// Returns the keys that records with these ids block, and perhaps a few others. The keys of
+    /// records without a readable id are read again later.
+    pub(super) fn blocked_by(&mut self, ids: &[RecordId]) -> Vec<Arc<str>> {
+        if ids.iter().any(is_nameless) {
+            let nameless = self.blocks.iter().filter(|(_, block)| is_nameless(&block.blocker.id));
+            let nameless: Vec<Arc<str>> = nameless.map(|(key, _)| key.clone()).collect();
+            self.verify(nameless);
+        }
+        let keys_of = |id| {
+            let hash = self.hasher.hash_one(id);
+            let from = self.by_blocker.range((hash, "".into())..);
+            from.take_while(move |(its, _)| *its == hash).map(|(_, key)| key.clone())
+        };
+        ids.iter().flat_map(keys_of).collect()
     }
 
-    /// Returns the keys whose records were not read again since they were added, or since the last
-    /// call.
-    pub(super) fn take_unverified(&mut self) -> Vec<(Arc<str>, RecordId)> {
-        let keys = std::mem::take(&mut self.unverified);
-        self.with_blockers(keys.iter())
+    /// From now on notes which keys must be read again: first all.
+    pub(super) fn verify_all(&mut self) {
+        self.blocks.values_mut().for_each(|block| block.is_unverified = true);
+        self.unverified = Some(self.blocks.keys().cloned().collect());
+    }
+
+    /// No longer notes which keys must be read again: all are.
+    pub(super) fn stop_verifying(&mut self) {
+        self.unverified = None;
     }
 
     /// Notes that the records of these keys must be read again.
-    pub(super) fn verify_again(&mut self, keys: impl Iterator<Item = Arc<str>>) {
-        self.unverified.extend(keys);
+    pub(super) fn verify(&mut self, keys: impl IntoIterator<Item = Arc<str>>) {
+        let Some(unverified) = &mut self.unverified else { return };
+        for key in keys {
+            let block = self.blocks.get_mut(&key).filter(|block| !block.is_unverified);
+            if let Some(block) = block {
+                block.is_unverified = true;
+                unverified.push_back(key);
+            }
+        }
     }
 
-    fn with_blockers<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a Arc<str>>,
-    ) -> Vec<(Arc<str>, RecordId)> {
-        let block = |key: &Arc<str>| {
-            let id = self.blocks.get(key)?.blocker.id.clone();
-            Some((key.clone(), id))
-        };
-        keys.filter_map(block).collect()
+    /// Takes this many of the keys whose records must be read again.
+    pub(super) fn take_unverified(&mut self, count: usize) -> Vec<Arc<str>> {
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some(key) = self.unverified.as_mut().and_then(VecDeque::pop_front)
+        {
+            let block = self.blocks.get_mut(&key).filter(|block| block.is_unverified);
+            if let Some(block) = block {
+                block.is_unverified = false;
+                taken.push(key);
+            }
+        }
+        taken
     }
+
+    /// Returns whether the records of any keys must be read again.
+    pub(super) fn has_unverified(&self) -> bool {
+        self.unverified.as_ref().is_some_and(|keys| !keys.is_empty())
+    }
+}
+
+/// Returns whether the `_id` of a record cannot be read: all such records have this one.
+fn is_nameless(id: &RecordId) -> bool {
+    matches!(id, RecordId::Other(value) if **value == Bson::Null)
 }
 
 /// Returns the start of the places behind this one, or of all: a key has one in its partition.
@@ -141,12 +184,24 @@ mod tests {
         LaneKey::Keyed(name.into())
     }
 
-    fn blocker(id: i64) -> DeadBlocker {
-        DeadBlocker { id: RecordId::Int(id), partition: 0 }
+    fn blocker(id: impl Into<Bson>) -> DeadBlocker {
+        DeadBlocker { id: RecordId::from(id.into()), partition: 0 }
     }
 
-    fn names(keys: &[(Arc<str>, RecordId)]) -> Vec<&str> {
-        keys.iter().map(|(key, _)| key.as_ref()).collect()
+    fn names(keys: &[Arc<str>]) -> Vec<&str> {
+        keys.iter().map(AsRef::as_ref).collect()
+    }
+
+    /// While a stream reports changes.
+    fn watched() -> DeadBlocked {
+        let mut dead = DeadBlocked::default();
+        dead.verify_all();
+        dead
+    }
+
+    fn named(dead: &mut DeadBlocked, id: impl Into<Bson>) -> Vec<String> {
+        let keys = dead.blocked_by(&[RecordId::from(id.into())]);
+        keys.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -158,7 +213,7 @@ mod tests {
         let (mut seen, mut from, mut pages) = (Vec::new(), None, 0);
         loop {
             let (some, next) = dead.some(from.as_ref(), 10);
-            seen.extend(some.into_iter().map(|(key, _)| key.to_string()));
+            seen.extend(some.into_iter().map(|key| key.to_string()));
             pages += 1;
             match next {
                 Some(_) => from = next,
@@ -172,42 +227,86 @@ mod tests {
 
     #[test]
     fn removed_key_leaves_nothing_behind() {
-        let mut dead = DeadBlocked::default();
+        let mut dead = watched();
         dead.insert("k".into(), blocker(1));
 
         assert!(dead.remove(&key("k")).is_some() && dead.remove(&key("k")).is_none());
 
         assert_eq!(dead.len(), 0);
-        assert!(dead.blocked_by(&[RecordId::Int(1)]).is_empty());
-        assert!(dead.take_unverified().is_empty());
+        assert!(named(&mut dead, 1).is_empty() && dead.by_blocker.is_empty());
+        assert!(dead.take_unverified(9).is_empty() && !dead.has_unverified());
         assert_eq!(dead.places_from(&(IndexRange::Unstamped, "".into())).count(), 0);
     }
 
     #[test]
     fn key_is_unverified_once_until_its_blocker_changes() {
-        let mut dead = DeadBlocked::default();
+        let mut dead = watched();
         dead.insert("k".into(), blocker(1));
-        assert_eq!(names(&dead.take_unverified()), ["k"]);
+        assert_eq!(names(&dead.take_unverified(9)), ["k"]);
 
         dead.insert("k".into(), blocker(1));
-        assert!(dead.take_unverified().is_empty());
+        assert!(dead.take_unverified(9).is_empty());
         dead.insert("k".into(), blocker(2));
+        dead.verify(["k".into(), "unknown".into()]);
 
-        assert_eq!(names(&dead.take_unverified()), ["k"]);
-        assert!(dead.blocked_by(&[RecordId::Int(1)]).is_empty());
-        assert_eq!(names(&dead.blocked_by(&[RecordId::Int(2)])), ["k"]);
+        assert_eq!(names(&dead.take_unverified(9)), ["k"]);
+        assert!(dead.take_unverified(9).is_empty());
+        assert!(named(&mut dead, 1).is_empty());
+        assert_eq!(named(&mut dead, 2), ["k"]);
     }
 
+    /// What has changed before the stream was opened is not in it.
     #[test]
-    fn record_that_moves_to_another_key_leaves_the_first_unverified() {
+    fn all_keys_are_unverified_in_parts_once_a_stream_is_open() {
         let mut dead = DeadBlocked::default();
-        dead.insert("old".into(), blocker(1));
-        dead.take_unverified();
+        (0..25).for_each(|n| dead.insert(format!("k{n}").into(), blocker(n)));
+        assert!(!dead.has_unverified(), "they are read in rounds");
 
-        dead.insert("new".into(), blocker(1));
+        dead.verify_all();
+        dead.insert("added".into(), blocker(25));
+        let mut parts = Vec::new();
+        while dead.has_unverified() {
+            parts.push(dead.take_unverified(10));
+        }
 
-        assert_eq!(names(&dead.take_unverified()), ["old", "new"]);
-        dead.remove(&key("old"));
-        assert_eq!(names(&dead.blocked_by(&[RecordId::Int(1)])), ["new"]);
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 6]);
+        assert_eq!(parts.concat().iter().collect::<BTreeSet<_>>().len(), 26);
+        assert_eq!(parts.concat().last().map(AsRef::as_ref), Some("added"));
+        dead.stop_verifying();
+        dead.verify(["added".into()]);
+        assert!(!dead.has_unverified());
+    }
+
+    /// It was given another key, and then the first one again, while scans had read it in either.
+    #[test]
+    fn record_names_each_key_that_it_was_found_to_block() {
+        for first in ["old", "new"] {
+            let mut dead = watched();
+            dead.insert("old".into(), blocker(1));
+            dead.insert("new".into(), blocker(1));
+            assert_eq!(named(&mut dead, 1), ["new", "old"]);
+
+            dead.remove(&key(first));
+
+            let other = if first == "old" { "new" } else { "old" };
+            assert_eq!(named(&mut dead, 1), [other]);
+        }
+    }
+
+    /// One of them may be the one that has changed.
+    #[test]
+    fn keys_of_records_without_a_readable_id_are_unverified_when_one_changes() {
+        let mut dead = watched();
+        dead.insert("named".into(), blocker(1));
+        (0..3).for_each(|n| dead.insert(format!("k{n}").into(), blocker(Bson::Null)));
+        assert_eq!(dead.take_unverified(9).len(), 4);
+
+        for _ in 0..2 {
+            assert!(named(&mut dead, Bson::Null).is_empty());
+        }
+
+        let mut unverified = dead.take_unverified(9);
+        unverified.sort();
+        assert_eq!(names(&unverified), ["k0", "k1", "k2"]);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Placement, Record};
+use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{BlockReason, Blocker, KeyBlock};
 use crate::key_table::KeyTable;
@@ -202,6 +203,16 @@ impl KeyTable {
             entries.covered.insert(key.clone(), at);
             entries.pending_scans.remove(key);
             entries.strays.remove(key);
+        }
+    }
+
+    /// Finishes the read of a key that a dead record blocks. If there is no room for the key, it
+    /// must still be read: nothing of it may be delivered.
+    pub(crate) fn finish_blocked_scan(&self, key: &LaneKey, dead: DeadBlocker) {
+        let mut entries = self.entries.lock();
+        entries.block_by_dead(vec![(key.clone(), dead)]);
+        if let Some(unscanned) = entries.pending_scans.get_mut(key) {
+            unscanned.is_requested = false;
         }
     }
 

@@ -104,19 +104,14 @@ impl KeyTable {
         self.entries.lock().dead.len()
     }
 
-    /// Returns this many keys that dead records block, behind the given place, and by which record.
-    /// Returns also the place to continue behind, if any.
-    pub(crate) fn dead_blockers(
+    /// Returns this many keys that dead records block, behind the given place. Returns also the place
+    /// to continue behind, if any.
+    pub(crate) fn dead_blocked(
         &self,
         from: Option<&IndexPlace>,
         count: usize,
-    ) -> (Vec<(Arc<str>, RecordId)>, Option<IndexPlace>) {
+    ) -> (Vec<Arc<str>>, Option<IndexPlace>) {
         self.entries.lock().dead.some(from, count)
-    }
-
-    /// Returns the keys that these dead records block.
-    pub(crate) fn blocked_by(&self, ids: &[RecordId]) -> Vec<(Arc<str>, RecordId)> {
-        self.entries.lock().dead.blocked_by(ids)
     }
 
     /// Returns blocked keys, up to `limit`, or one key.

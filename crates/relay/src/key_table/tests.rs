@@ -579,16 +579,31 @@ fn key_waits_for_one_thing_the_dead_record_or_another() {
 }
 
 #[test]
-fn key_is_unblocked_from_its_own_dead_record_only() {
+fn key_without_its_dead_record_is_read_once() {
     let key_table = go_live();
     block_by_dead(&key_table, "k");
 
     let name: Arc<str> = "k".into();
-    assert!(key_table.unblock_from_dead(&name, &head("another").id).is_none());
-    assert!(key_table.unblock_from_dead(&name, &head("k").id).is_some());
+    assert!(key_table.unblock_from_dead(&name).is_some());
 
     assert_eq!(asked(&key_table), ["k"]);
-    assert!(key_table.unblock_from_dead(&name, &head("k").id).is_none());
+    assert!(key_table.unblock_from_dead(&name).is_none());
+    let another = DeadBlocker { id: head("another").id, partition: 0 };
+    key_table.update_dead(&key("k"), another);
+    assert_eq!(key_table.dead_count(), 0, "a late read does not block it again");
+}
+
+/// The first of them was discarded.
+#[test]
+fn key_of_two_dead_records_is_named_by_the_one_that_was_read_last() {
+    let key_table = go_live();
+    block_by_dead(&key_table, "k");
+    let second = DeadBlocker { id: head("second").id, partition: 0 };
+
+    key_table.update_dead(&key("k"), second);
+
+    let named = |id: &str| key_table.take_dead(&[head(id).id], 9).0;
+    assert_eq!((named("k").len(), named("second").len()), (0, 1));
 }
 
 #[test]
@@ -606,4 +621,10 @@ fn keys_of_dead_records_beyond_the_limit_are_forgotten_and_reported() {
 
     assert_eq!(key_table.dead_count(), dead::MAX_DEAD_BLOCKED);
     assert!(key_table.counts_are_at_least() && key_table.is_over_capacity());
+    // Its last record died, and the scan after that has found nothing else.
+    withhold(&key_table, "k", 5);
+    assert_eq!(asked(&key_table), ["k"]);
+    key_table.finish_blocked_scan(&key("k"), dead(0).1);
+    assert_eq!(state_of(&key_table, "k", 6), "waits", "it is not forgotten");
+    assert_eq!(asked(&key_table), ["k"]);
 }

@@ -10,7 +10,7 @@ use bson::{Bson, Timestamp};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::{
-    DeadBlocker, MAX_QUERIES, OutboxSnapshot, ReadLimit, ScanRange, first_keys,
+    DeadBlocker, DeadPage, MAX_QUERIES, OutboxSnapshot, ReadLimit, ScanRange, first_keys,
 };
 use postrider_store::StoreError;
 
@@ -63,8 +63,8 @@ impl<S: Sink> Scanner<'_, S> {
             if self.context.state.key_table.dead_count() < FEW_DEAD {
                 let found = snapshot.blocked(None, FEW_DEAD).await?;
                 // (Several of them may block one key.)
-                has_all_dead = found.len() < FEW_DEAD;
-                dead.extend(found);
+                has_all_dead = !found.is_cut;
+                dead.extend(found.found);
             } else {
                 has_all_dead = false;
             }
@@ -86,7 +86,7 @@ impl<S: Sink> Scanner<'_, S> {
         let mut behind: Option<LaneKey> = None;
         loop {
             let key = behind.as_ref().map(LaneKey::as_str);
-            let page = snapshot.blocked_behind(key, DEAD_PAGE).await?;
+            let page = snapshot.blocked_behind(key, DEAD_PAGE).await?.found;
             // (A page may be short because of records that cannot be decoded. A key that is not a text has no
             // place in this order.)
             let keyed = page.iter().rev().find(|(lane, _)| matches!(lane, LaneKey::Keyed(_)));
@@ -180,7 +180,7 @@ async fn narrow(
 
 /// Reads which of these keys dead records block, and by which record. Returns the keys for which
 /// that is still not known.
-async fn blocked_of(
+pub(crate) async fn blocked_of(
     blocked: &mut HashMap<LaneKey, DeadBlocker>,
     snapshot: &mut OutboxSnapshot,
     keys: &[Bson],
@@ -188,8 +188,8 @@ async fn blocked_of(
     let mut unknown = Unknown::of(keys);
     for _ in 0..MAX_QUERIES {
         let Some(keys) = unknown.keys() else { break };
-        let found = snapshot.blocked(Some(&keys), DEAD_PAGE).await?;
-        unknown.answered(&keys, found.iter().map(|(lane, _)| lane), found.len() < DEAD_PAGE);
+        let DeadPage { found, is_cut } = snapshot.blocked(Some(&keys), DEAD_PAGE).await?;
+        unknown.answered(&keys, found.iter().map(|(lane, _)| lane), !is_cut);
         blocked.extend(found);
     }
     Ok(unknown.0)

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use postrider_outbox::record::{LaneKey, Record};
-use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::acquirer::{Acquisition, Origin};
 use crate::addressing;
@@ -112,8 +111,7 @@ impl<S: Sink> Scanner<'_, S> {
         for record in records {
             key_table.record_partition(record);
             if let Some(dead) = blockers.dead.get(&record.lane) {
-                let dead = DeadBlocker { id: dead.id.clone(), partition: record.partition };
-                blocked.push((record.lane.clone(), dead));
+                blocked.push((record.lane.clone(), dead.clone()));
             }
         }
         key_table.block_by_dead(blocked);

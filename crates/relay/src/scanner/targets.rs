@@ -88,10 +88,11 @@ impl<S: Sink> Scanner<'_, S> {
                     }
                     let point = point.filter(|_| is_known);
                     self.register(plan, recoveries, None, point.filter(|_| !is_cut), &mut result);
-                    let blocked = dead.map(|dead| (key.clone(), dead));
-                    key_table.block_by_dead(blocked.into_iter().collect());
                     // The result is registered, or the key is scanned again.
-                    key_table.finish_scan(&key, point.filter(|_| is_empty));
+                    match dead {
+                        Some(dead) => key_table.finish_blocked_scan(&key, dead),
+                        None => key_table.finish_scan(&key, point.filter(|_| is_empty)),
+                    }
                 }
             }
         }
