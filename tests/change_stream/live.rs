@@ -373,6 +373,22 @@ async fn a_slow_read_of_all_dead_blockers_delays_no_free_key() {
     scene.stop().await;
 }
 
+/// As by a restore: no lane has delivered it.
+#[fixture::test]
+async fn a_record_behind_one_that_is_inserted_dead_waits() {
+    let scene = LiveRelay::start().await;
+
+    scene.outbox.insert([dead("dead", "a")]).await;
+    scene.outbox.insert([record("behind", "a")]).await;
+    scene.outbox.insert([record("free", "b")]).await;
+    scene.until_done(&["free"]).await;
+    scene.outbox.insert([record("behind too", "a"), record("last", "b")]).await;
+    scene.until_done(&["last"]).await;
+
+    assert_eq!(scene.ids(), ["free", "last"]);
+    scene.stop().await;
+}
+
 /// More keys than a read skips, and than are read again one by one.
 #[fixture::test]
 async fn thousands_of_blocked_keys_cost_no_read_until_one_is_freed() {

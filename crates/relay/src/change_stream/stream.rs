@@ -11,7 +11,7 @@ use bson::{Bson, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use mongodb::options::ReadConcern;
 use postrider_outbox::collections::Collections;
-use postrider_outbox::fields::{BLOCKS, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
+use postrider_outbox::fields::{BLOCKS, DEAD, ID, KEY, PARTITION, PENDING, SEQ, STATUS, exactly};
 use postrider_outbox::ids::RecordId;
 use postrider_outbox::record::{Placement, Record, Unfit};
 use postrider_outbox::wakeup::StreamEvent;
@@ -53,12 +53,16 @@ impl ChangeStream {
 }
 
 /// Returns the stages. They pass records that become pending (inserted, requeued or due), pending records
-/// that move to another place, and records that start to block their key. They filter out leases and settles.
+/// that move to another place, and records that start to block their key (also if they are inserted dead, as by
+/// a restore). They filter out leases and settles.
 fn stages(max_bytes: i32) -> Vec<Document> {
     let field = |name: &str| format!("fullDocument.{name}");
     let inserted = doc! {
         "operationType": { "$in": ["insert", "replace"] },
-        field(STATUS): exactly(PENDING),
+        "$or": [
+            { field(STATUS): exactly(PENDING) },
+            { field(STATUS): DEAD, field(BLOCKS): true },
+        ],
     };
     let path = |name: &str| format!("$fullDocument.{name}");
     let is_small = doc! { "$lte": [{ "$bsonSize": "$fullDocument" }, max_bytes] };
@@ -115,7 +119,9 @@ fn read(event: &RawDocument) -> Event {
     }
     let is_insert = event.get_str("operationType").is_ok_and(|kind| kind == "insert");
     let is_whole = event.get_bool(IS_SMALL).unwrap_or(false);
-    Event::Is(if is_insert && is_whole && record.placement != Placement::Invalid {
+    let is_pending = document.get_str(STATUS).is_ok_and(|status| status == PENDING);
+    let is_placed = record.placement != Placement::Invalid;
+    Event::Is(if is_insert && is_whole && is_pending && is_placed {
         StreamEvent::Pending(Box::new(record), at)
     } else {
         touched(record, at)
@@ -205,12 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn large_or_replaced_record_is_named() {
-        for (document, other) in [
-            (doc! { "_id": "a", "key": "order-123" }, doc! { IS_SMALL: false }),
-            (doc! { "_id": "a", "key": "order-123" }, doc! { "operationType": "replace" }),
+    fn large_replaced_or_dead_record_is_named() {
+        for (status, other) in [
+            ("pending", doc! { IS_SMALL: false }),
+            ("pending", doc! { "operationType": "replace" }),
+            ("dead", doc! {}),
         ] {
-            let event = inserted(document, other);
+            let event =
+                inserted(doc! { "_id": "a", "key": "order-123", "status": status }, other);
 
             let Event::Is(StreamEvent::Touched { partition, lane, id, at: AT }) = event else {
                 panic!("{event:?}")
