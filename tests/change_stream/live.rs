@@ -373,6 +373,42 @@ async fn a_slow_read_of_all_dead_blockers_delays_no_free_key() {
     scene.stop().await;
 }
 
+/// What was before the second stream is not in it, so all keys are read again: many reads, each with
+/// a pause nine times as long.
+#[fixture::test(long)]
+async fn a_key_is_freed_before_all_dead_blockers_are_read() {
+    const KEYS: usize = 20_000;
+    let outbox = TestOutbox::new().await;
+    outbox.insert((0..KEYS).map(|n| dead(&format!("dead {n}"), &format!("k{n}")))).await;
+    let settings = Settings {
+        on_dead: OnDead::Block,
+        poll_interval: Duration::from_millis(500),
+        ..settings_without_rescan()
+    };
+    let scene = LiveRelay::over(outbox, settings).await;
+    let opened = || {
+        let commands = scene.recorder.all();
+        commands.iter().position(|one| one.sent.to_string().contains("removedFields"))
+    };
+    eventually("the second stream is open", || async { opened().is_some() }).await;
+
+    let redriver = Redriver::new(scene.outbox.admin.clone());
+    let id = RawId::from(&Bson::from("dead 0"));
+    redriver.redrive(Redrive::Requeue, &[id]).await.unwrap().unwrap();
+    scene.sink.until("it", |arrived| arrived.iter().any(|it| it.id == "dead 0")).await;
+
+    let since = scene.recorder.all().split_off(opened().unwrap());
+    let is_check = |command: &&Command| {
+        let filter = command.sent.get_document("filter");
+        let keys = filter.and_then(|filter| filter.get_document("key"));
+        let is_of_dead = command.sent.get_str("hint").is_ok_and(|hint| hint == "blocks_idx");
+        is_of_dead && keys.is_ok_and(|keys| keys.contains_key("$in"))
+    };
+    let checks = since.iter().filter(is_check).count();
+    assert!(checks < KEYS / 500, "{checks} reads of 500 keys");
+    scene.stop().await;
+}
+
 /// As by a restore: no lane has delivered it.
 #[fixture::test]
 async fn a_record_behind_one_that_is_inserted_dead_waits() {

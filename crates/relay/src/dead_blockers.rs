@@ -87,7 +87,8 @@ impl<S: Sink> DeadBlockers<'_, S> {
                     _ = is_watched.changed() => continue,
                 }
             }
-            self.run_round(&is_watched).await;
+            // (It ends whatever changes: the stream may be lost again and again.)
+            self.run_round(|| is_audit && *is_watched.borrow()).await;
             if !is_audit {
                 let pause = settings.poll_interval.saturating_sub(began.elapsed());
                 tokio::select! {
@@ -99,12 +100,12 @@ impl<S: Sink> DeadBlockers<'_, S> {
         }
     }
 
-    async fn run_round(&self, is_watched: &watch::Receiver<bool>) {
+    async fn run_round(&self, is_audit: impl Fn() -> bool) {
         let key_table = &self.context.state.key_table;
         let mut from = None;
         loop {
             let (keys, next) = key_table.dead_blocked(from.as_ref(), BATCH_KEYS);
-            let rest = if *is_watched.borrow() { AUDIT_REST_FACTOR } else { REST_FACTOR };
+            let rest = if is_audit() { AUDIT_REST_FACTOR } else { REST_FACTOR };
             if let Err(error) = self.check(&keys, rest).await {
                 // The scan meets the same error and logs it.
                 debug!(error = chain(&error), "failed to recheck dead blockers; retrying");

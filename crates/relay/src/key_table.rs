@@ -228,9 +228,15 @@ impl KeyTable {
         }
     }
 
-    /// Blocks these keys by their dead records, unless they are in flight.
-    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, DeadBlocker)>) {
-        self.entries.lock().block_by_dead(keys);
+    /// Blocks these keys by their dead records, unless they are in flight. Returns whether there was
+    /// room for all.
+    pub(crate) fn block_by_dead(&self, keys: Vec<(LaneKey, DeadBlocker)>) -> bool {
+        self.entries.lock().block_by_dead(keys)
+    }
+
+    /// Notes that all keys that dead records block were read, and that there was room for them.
+    pub(crate) fn has_all_dead(&self) {
+        self.entries.lock().dead.has_all();
     }
 
     /// Unblocks a key that dead records have blocked. Returns where it is.
@@ -245,8 +251,14 @@ impl KeyTable {
     /// Notes which dead record still blocks a key, if one was known to.
     pub(crate) fn update_dead(&self, key: &LaneKey, blocker: DeadBlocker) {
         let mut entries = self.entries.lock();
-        if let (LaneKey::Keyed(name), Some(_)) = (key, entries.dead.get(key)) {
+        let LaneKey::Keyed(name) = key else { return };
+        if entries.dead.get(key).is_none() {
+            return;
+        }
+        if entries.dead.has_room_for(name, &blocker) {
             entries.dead.insert(name.clone(), blocker);
+        } else {
+            entries.is_over_capacity = true;
         }
     }
 

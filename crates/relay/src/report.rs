@@ -37,8 +37,8 @@ impl<'a, S: Sink> RelayReport<'a, S> {
 
     /// Returns the blocked keys as JSON, up to `limit`, or one key.
     pub fn blocked_keys(&self, key: Option<&str>, limit: usize) -> Value {
-        let mut found = self.context.state.key_table.blocked_keys(key, limit + 1);
-        found.extend(self.unsettled_keys(key));
+        let blocked = self.context.state.key_table.blocked_keys(key, limit + 1);
+        let mut found: Vec<BlockedKey> = self.unsettled_keys(key).chain(blocked).collect();
         let truncated = found.len() > limit;
         found.truncate(limit);
         let mut keys: Vec<Value> = found.iter().map(|blocked| self.shown(blocked)).collect();

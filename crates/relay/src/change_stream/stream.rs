@@ -217,8 +217,7 @@ mod tests {
             ("pending", doc! { "operationType": "replace" }),
             ("dead", doc! {}),
         ] {
-            let event =
-                inserted(doc! { "_id": "a", "key": "order-123", "status": status }, other);
+            let event = inserted(doc! { "_id": "a", "key": "order-123", "status": status }, other);
 
             let Event::Is(StreamEvent::Touched { partition, lane, id, at: AT }) = event else {
                 panic!("{event:?}")

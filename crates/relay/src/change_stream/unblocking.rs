@@ -83,3 +83,29 @@ fn read(event: Option<&RawDocument>) -> Option<(RecordId, Timestamp)> {
     let id = id.ok().flatten().and_then(|id| Bson::try_from(id).ok()).unwrap_or(Bson::Null);
     Some((RecordId::from(id), event.get_timestamp("clusterTime").ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use bson::raw::RawDocumentBuf;
+
+    use super::*;
+
+    const AT: Timestamp = Timestamp { time: 9, increment: 1 };
+
+    /// One that is not UTF-8 is null, as in a record: it must not end the stream.
+    #[test]
+    fn event_names_its_record_or_null_if_its_id_is_unreadable() {
+        for (id, expected) in [("a", Bson::from("a")), ("MARK", Bson::Null)] {
+            let event = doc! { "clusterTime": AT, "documentKey": { "key": "k", "_id": id } };
+            let mut bytes = RawDocumentBuf::try_from(&event).unwrap().into_bytes();
+            if let Some(at) = bytes.windows(4).position(|four| four == b"MARK") {
+                bytes[at] = 0xff;
+            }
+            let event = RawDocumentBuf::from_bytes(bytes).unwrap();
+
+            assert_eq!(read(Some(&event)), Some((RecordId::from(expected), AT)));
+        }
+        let nameless = RawDocumentBuf::try_from(&doc! { "clusterTime": AT }).unwrap();
+        assert_eq!(read(Some(&nameless)), None);
+    }
+}

@@ -17,6 +17,9 @@ use postrider_outbox::snapshot::DeadBlocker;
 /// Keys that are remembered at most, some 80 MB; a scan finds a forgotten one again.
 pub(super) const MAX_DEAD_BLOCKED: usize = 200_000;
 
+/// Bytes of the texts of keys and ids that are remembered at most: each may have many.
+pub(super) const MAX_DEAD_BYTES: usize = 128 << 20;
+
 /// The block of a key by a dead record.
 #[derive(Clone, Debug)]
 pub(super) struct DeadBlock {
@@ -37,6 +40,10 @@ pub(super) struct DeadBlocked {
     /// same: a record that moves to another key leaves the first one behind.
     by_blocker: BTreeSet<(u64, Arc<str>)>,
     hasher: RandomState,
+    /// Bytes of the texts of the keys and of the ids of their blockers.
+    bytes: usize,
+    /// Whether a key was left out for lack of room, since all were read.
+    is_cut: bool,
     /// The keys whose records must be read again, the oldest first; `None` while all are read in
     /// rounds. (Some of them may be verified or removed meanwhile.)
     unverified: Option<VecDeque<Arc<str>>>,
@@ -58,7 +65,35 @@ impl DeadBlocked {
         self.blocks.iter()
     }
 
-    /// Adds a key, or replaces its blocker.
+    /// Returns whether a key can be added, or get this blocker. Notes if it cannot.
+    pub(super) fn has_room_for(&mut self, key: &str, blocker: &DeadBlocker) -> bool {
+        let (keys, bytes) = match self.blocks.get(key) {
+            Some(before) => (0, bytes_of(key, &before.blocker)),
+            None => (1, 0),
+        };
+        let more = bytes_of(key, blocker).saturating_sub(bytes);
+        let fits = more == 0 || self.bytes + more <= MAX_DEAD_BYTES;
+        let has_room = fits && self.len() + keys <= MAX_DEAD_BLOCKED;
+        self.is_cut |= !has_room;
+        has_room
+    }
+
+    /// Returns whether keys were left out for lack of room, since all were read.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Returns whether keys were left out, and there is still no room.
+    pub(super) fn overflows(&self) -> bool {
+        self.is_cut && self.len() >= MAX_DEAD_BLOCKED
+    }
+
+    /// Notes that all were read, and that there was room for them.
+    pub(super) fn has_all(&mut self) {
+        self.is_cut = false;
+    }
+
+    /// Adds a key, or replaces its blocker, if there [is room](Self::has_room_for).
     pub(super) fn insert(&mut self, key: Arc<str>, blocker: DeadBlocker) {
         let before = self.blocks.get(&key);
         if before.is_some_and(|before| before.blocker == blocker) {
@@ -70,6 +105,7 @@ impl DeadBlocked {
         if !is_nameless(&blocker.id) {
             self.by_blocker.insert((self.hasher.hash_one(&blocker.id), key.clone()));
         }
+        self.bytes += bytes_of(&key, &blocker);
         let block = DeadBlock { blocker, since, is_unverified: false };
         self.blocks.insert(key.clone(), block);
         self.verify([key]);
@@ -79,6 +115,7 @@ impl DeadBlocked {
     pub(super) fn remove(&mut self, key: &LaneKey) -> Option<DeadBlock> {
         let LaneKey::Keyed(key) = key else { return None };
         let block = self.blocks.remove(key)?;
+        self.bytes -= bytes_of(key, &block.blocker);
         for range in IndexRange::both_of(key) {
             self.positions.remove(&(range, key.clone()));
         }
@@ -163,6 +200,15 @@ impl DeadBlocked {
     pub(super) fn has_unverified(&self) -> bool {
         self.unverified.as_ref().is_some_and(|keys| !keys.is_empty())
     }
+}
+
+fn bytes_of(key: &str, blocker: &DeadBlocker) -> usize {
+    let id = match &blocker.id {
+        RecordId::String(text) => text.len(),
+        RecordId::Other(value) => value.to_string().len(),
+        RecordId::Uuid(_) | RecordId::ObjectId(_) | RecordId::Int(_) => 0,
+    };
+    key.len() + id
 }
 
 /// Returns whether the `_id` of a record cannot be read: all such records have this one.
@@ -253,6 +299,26 @@ mod tests {
         assert!(dead.take_unverified(9).is_empty());
         assert!(named(&mut dead, 1).is_empty());
         assert_eq!(named(&mut dead, 2), ["k"]);
+    }
+
+    #[test]
+    fn long_keys_and_ids_fill_the_table_before_it_has_many() {
+        let long = |n: usize| blocker("i".repeat(MAX_DEAD_BYTES / 4 * n - 1));
+        let mut dead = DeadBlocked::default();
+        dead.insert("a".into(), long(2));
+        assert!(dead.has_room_for("b", &long(2)) && !dead.is_cut());
+        dead.insert("b".into(), long(2));
+
+        assert!(!dead.has_room_for("c", &blocker(1)) && dead.is_cut());
+        assert!(!dead.has_room_for("b", &long(3)));
+        assert!(dead.has_room_for("b", &long(1)) && dead.is_cut());
+        dead.insert("b".into(), long(1));
+
+        assert!(dead.has_room_for("c", &long(1)));
+        dead.has_all();
+        assert!(!dead.is_cut());
+        assert!(["a", "b"].iter().all(|name| dead.remove(&key(name)).is_some()));
+        assert_eq!(dead.bytes, 0);
     }
 
     /// What has changed before the stream was opened is not in it.

@@ -11,7 +11,7 @@ use postrider_outbox::record::{LaneKey, Record};
 use postrider_outbox::snapshot::DeadBlocker;
 
 use crate::blocker::{Blocker, KeyBlock};
-use crate::key_table::dead::{DeadBlocked, MAX_DEAD_BLOCKED};
+use crate::key_table::dead::DeadBlocked;
 use crate::lane::Lane;
 use crate::partition;
 
@@ -316,15 +316,21 @@ impl Entries {
         }
     }
 
-    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, DeadBlocker)>) {
+    /// Blocks keys by their dead records. Returns whether there was room for all.
+    pub(super) fn block_by_dead(&mut self, keys: Vec<(LaneKey, DeadBlocker)>) -> bool {
+        let mut has_room = true;
         for (lane, dead) in keys {
             let LaneKey::Keyed(key) = &lane else { continue };
             self.record_stray(&lane, dead.partition);
-            if self.lanes.contains_key(&lane) || self.quarantined.contains_key(&lane) {
+            // (Partitions may be lost while a scan reads.)
+            let places = [partition::of_key(key), dead.partition];
+            let is_ours = places.into_iter().chain(self.strays_of(&lane)).any(|it| self.owns(it));
+            if !is_ours || self.lanes.contains_key(&lane) || self.quarantined.contains_key(&lane) {
                 continue;
             }
-            if self.dead.get(&lane).is_none() && self.dead.len() >= MAX_DEAD_BLOCKED {
+            if !self.dead.has_room_for(key, &dead) {
                 self.is_over_capacity = true;
+                has_room = false;
                 continue;
             }
             if self.blocked.contains_key(&lane) {
@@ -334,11 +340,12 @@ impl Entries {
             self.pending_scans.remove(&lane);
             self.dead.insert(key.clone(), dead);
         }
+        has_room
     }
 
     /// Returns whether there was no room for all blocked keys: they are at least as many as these.
     pub(super) fn is_full(&self) -> bool {
-        self.blocked.len() >= MAX_REMEMBERED || self.dead.len() >= MAX_DEAD_BLOCKED
+        self.blocked.len() >= MAX_REMEMBERED || self.dead.is_cut()
     }
 
     /// Returns the block of a key, including a wait for its turn in quarantine; not by a dead

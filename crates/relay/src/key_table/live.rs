@@ -72,7 +72,7 @@ impl KeyTable {
         let mut entries = self.entries.lock();
         entries.follows = true;
         entries.period = entries.period.next();
-        entries.is_over_capacity = false;
+        entries.is_over_capacity = entries.dead.overflows();
         if entries.has_strays {
             let waits = entries.blocked.keys().chain(entries.quarantined.keys());
             let dead = entries.dead.iter().map(|(key, _)| LaneKey::Keyed(key.clone()));

@@ -104,6 +104,11 @@ impl KeyTable {
         self.entries.lock().dead.len()
     }
 
+    /// Returns whether there are more keys that dead records block than are remembered.
+    pub(crate) fn dead_overflows(&self) -> bool {
+        self.entries.lock().dead.overflows()
+    }
+
     /// Returns this many keys that dead records block, behind the given place. Returns also the place
     /// to continue behind, if any.
     pub(crate) fn dead_blocked(
@@ -135,7 +140,8 @@ impl KeyTable {
             let (reason, blocker) = (wait.reason, wait.blocker.id.clone());
             BlockedKey { lane: lane.clone(), reason, blocker, wait: wait.clone() }
         });
-        of_dead.chain(waits).take(limit).collect()
+        // They may be very many, and hide the others.
+        waits.chain(of_dead).take(limit).collect()
     }
 
     /// Returns the keys that a page from there on can skip.

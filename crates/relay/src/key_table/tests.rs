@@ -545,6 +545,18 @@ fn block_by_dead(key_table: &KeyTable, name: &str) {
     key_table.block_by_dead(vec![(key(name), dead)]);
 }
 
+/// It was lost while a scan has read.
+#[test]
+fn key_of_a_foreign_partition_is_not_blocked() {
+    let key_table = all();
+    let own = partition::of_key("k");
+    key_table.set_owned(&[own.wrapping_add(1)]);
+
+    block_by_dead(&key_table, "k");
+
+    assert_eq!(key_table.dead_count(), 0);
+}
+
 #[test]
 fn pages_skip_keys_of_dead_records_among_the_others() {
     let key_table = all();
@@ -593,6 +605,18 @@ fn key_without_its_dead_record_is_read_once() {
     assert_eq!(key_table.dead_count(), 0, "a late read does not block it again");
 }
 
+#[test]
+fn many_dead_records_hide_no_other_blocked_key() {
+    let key_table = all();
+    (0..100).for_each(|n| block_by_dead(&key_table, &format!("k{n}")));
+    block(&key_table, "other");
+
+    let shown = key_table.blocked_keys(None, 10);
+
+    let reasons: Vec<BlockReason> = shown.iter().map(|blocked| blocked.reason).collect();
+    assert!(reasons.len() == 10 && reasons.contains(&BlockReason::SinkDown), "{reasons:?}");
+}
+
 /// The first of them was discarded.
 #[test]
 fn key_of_two_dead_records_is_named_by_the_one_that_was_read_last() {
@@ -614,10 +638,10 @@ fn keys_of_dead_records_beyond_the_limit_are_forgotten_and_reported() {
         let dead = DeadBlocker { id: RecordId::Int(n as i64), partition: partition::of_key(&key) };
         (LaneKey::Keyed(key.into()), dead)
     };
-    key_table.block_by_dead((0..dead::MAX_DEAD_BLOCKED - 1).map(dead).collect());
+    assert!(key_table.block_by_dead((0..dead::MAX_DEAD_BLOCKED).map(dead).collect()));
     assert!(!key_table.counts_are_at_least() && !key_table.is_over_capacity());
 
-    key_table.block_by_dead((0..=dead::MAX_DEAD_BLOCKED).map(dead).collect());
+    assert!(!key_table.block_by_dead((0..=dead::MAX_DEAD_BLOCKED).map(dead).collect()));
 
     assert_eq!(key_table.dead_count(), dead::MAX_DEAD_BLOCKED);
     assert!(key_table.counts_are_at_least() && key_table.is_over_capacity());
@@ -627,4 +651,11 @@ fn keys_of_dead_records_beyond_the_limit_are_forgotten_and_reported() {
     key_table.finish_blocked_scan(&key("k"), dead(0).1);
     assert_eq!(state_of(&key_table, "k", 6), "waits", "it is not forgotten");
     assert_eq!(asked(&key_table), ["k"]);
+    key_table.stop_following();
+    key_table.begin_following();
+    assert!(key_table.is_over_capacity(), "nothing has changed");
+    assert!(key_table.unblock_from_dead(&"0".into()).is_some());
+    assert!(key_table.counts_are_at_least(), "others may be missing");
+    key_table.has_all_dead();
+    assert!(!key_table.counts_are_at_least());
 }

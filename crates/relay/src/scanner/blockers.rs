@@ -80,6 +80,9 @@ impl<S: Sink> Scanner<'_, S> {
         if !self.context.settings.is_ordered() {
             return Ok(true);
         }
+        if key_table.dead_overflows() {
+            return Ok(false);
+        }
         // Read before the snapshot.
         let (start, owned) = (key_table.scan_start(), key_table.owned());
         let mut snapshot = OutboxSnapshot::begin(&self.context.collections).await?;
@@ -92,11 +95,12 @@ impl<S: Sink> Scanner<'_, S> {
             let keyed = page.iter().rev().find(|(lane, _)| matches!(lane, LaneKey::Keyed(_)));
             let Some((last, _)) = keyed else { break };
             behind = Some(last.clone());
-            key_table.block_by_dead(dead_within(page, &owned));
-            if key_table.is_over_capacity() || key_table.scan_start().period != start.period {
+            let has_room = key_table.block_by_dead(dead_within(page, &owned));
+            if !has_room || key_table.scan_start().period != start.period {
                 return Ok(false);
             }
         }
+        key_table.has_all_dead();
         // (A new primary may not know yet what the stream has shown.)
         Ok(start.handled_until <= snapshot.moment())
     }
