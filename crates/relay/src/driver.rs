@@ -246,7 +246,7 @@ impl<S: Sink> Driver<S> {
         event: impl FnOnce(Result<ScanResult, StoreError>) -> Event + Send + 'static,
     ) {
         let context = self.context.clone();
-        let owned = self.owned.borrow().partitions.clone();
+        let owned = self.partitions().to_vec();
         let allowance = context.state.in_flight.allow(context.settings.batch_bytes);
         let room = ReadLimit { records: context.settings.batch_size, bytes: allowance.bytes };
         self.tasks.spawn(async move {
@@ -312,6 +312,12 @@ impl<S: Sink> Driver<S> {
         self.tasks.spawn(async move {
             Event::Quarantined(Quarantine::new(&context).deliver(candidate).await)
         });
+    }
+
+    /// The partitions as of the last change that was handled. (The latest ones may be others for a
+    /// moment, and these again afterwards: what was left out meanwhile would be missing.)
+    fn partitions(&self) -> &[u8] {
+        self.last_owned.as_ref().map(|(partitions, _)| partitions.as_slice()).unwrap_or_default()
     }
 
     fn may_scan(&self) -> bool {

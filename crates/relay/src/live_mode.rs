@@ -102,6 +102,8 @@ pub(super) enum LeaveReason {
     OnPurpose,
     /// More came from the stream than could be handled.
     Overloaded,
+    /// More keys must be read than is worth it one by one.
+    ManyUnscanned,
     /// More keys are blocked than are remembered.
     ManyBlocked,
     /// The scans of a pass could not read everything.
@@ -115,6 +117,7 @@ impl LeaveReason {
         match self {
             Self::OnPurpose => None,
             Self::Overloaded => Some("received more from the change stream than can be leased"),
+            Self::ManyUnscanned => Some("too many keys must be read one by one"),
             Self::ManyBlocked => Some("more keys are blocked than can be remembered"),
             Self::Incomplete => Some("some pending records cannot be read yet"),
         }

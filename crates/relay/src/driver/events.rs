@@ -47,8 +47,7 @@ impl<S: Sink> Driver<S> {
             return;
         }
         let targets: Vec<ScanTarget> = {
-            let owned = self.owned.borrow();
-            let is_ours = |hint: &ScanHint| owned.partitions.contains(&hint.partition());
+            let is_ours = |hint: &ScanHint| self.partitions().contains(&hint.partition());
             let ours = hints.into_iter().filter(is_ours);
             ours.map(ScanTarget::At).filter(|target| !self.is_in_flight(target)).collect()
         };
@@ -87,7 +86,7 @@ impl<S: Sink> Driver<S> {
                 return Hints::Somewhere;
             }
         }
-        if event.partition().is_some_and(|it| self.owned.borrow().partitions.contains(&it)) {
+        if event.partition().is_some_and(|it| self.partitions().contains(&it)) {
             self.context.metrics.seen(ReadSource::ChangeStream, 1);
         }
         match (event, self.live.phase()) {
@@ -126,7 +125,7 @@ impl<S: Sink> Driver<S> {
                 Hints::None
             }
             (StreamEvent::Pending(record, at), Phase::Live { .. }) => {
-                if self.owned.borrow().partitions.contains(&record.partition) {
+                if self.partitions().contains(&record.partition) {
                     self.handle_pending(*record, at);
                 }
                 Hints::None
@@ -137,7 +136,7 @@ impl<S: Sink> Driver<S> {
     /// Corrects a record with an invalid partition first, and blocks its key until then: a scan
     /// might not find it.
     fn handle_misplaced(&mut self, record: Record, at: Timestamp) {
-        let is_ours = self.owned.borrow().partitions.contains(&record.partition);
+        let is_ours = self.partitions().contains(&record.partition);
         if !is_ours {
             return;
         }
@@ -229,7 +228,7 @@ impl<S: Sink> Driver<S> {
         if key_table.is_over_capacity() {
             Some(LeaveReason::ManyBlocked)
         } else if key_table.pending_scans() > MAX_PENDING_SCANS {
-            Some(LeaveReason::Overloaded)
+            Some(LeaveReason::ManyUnscanned)
         } else {
             None
         }
@@ -289,7 +288,7 @@ impl<S: Sink> Driver<S> {
         let pending_scans = key_table.pending_scans();
         key_table.go_live();
         self.live.went_live(Instant::now());
-        let partitions = self.owned.borrow().partitions.len();
+        let partitions = self.partitions().len();
         gauge!(PARTITIONS_LIVE).set(partitions as f64);
         debug!(partitions, pending_scans, "receiving records from the change stream");
     }
