@@ -26,7 +26,7 @@ pub(super) struct DeadBlock {
     pub(super) blocker: DeadBlocker,
     /// Since when the relay knows.
     pub(super) since: Instant,
-    /// Whether its records are to be read again.
+    /// Whether its records must be read again.
     is_unverified: bool,
 }
 
