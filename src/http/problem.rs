@@ -188,7 +188,12 @@ impl Problem {
 
     /// A request that was begun, and whose outcome is unknown.
     pub fn unconfirmed(detail: impl Into<String>) -> Self {
-        Self { is_unconfirmed: true, ..Self::unavailable(detail) }
+        Self::unavailable(detail).of_begun()
+    }
+
+    /// The same problem of a request that may have taken effect.
+    pub fn of_begun(self) -> Self {
+        Self { is_unconfirmed: true, ..self }
     }
 
     /// The same problem, with the version of the aggregate.

@@ -262,11 +262,14 @@ impl Answering {
 
 /// Answers with a text of which all answers are slices: it needs no room.
 pub fn constant(kind: &'static str, text: Bytes) -> Response {
+    let length = text.len();
     let pieces = stream::unfold(text, |mut text| async move {
         let piece = text.split_to(text.len().min(PIECE_BYTES));
         (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), text))
     });
-    ([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response()
+    let mut response = ([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response();
+    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    response
 }
 
 /// Makes room for a text.
@@ -508,6 +511,10 @@ mod tests {
         let small = answer(&answers, vec![RESERVE_BYTES]).await.unwrap();
 
         assert_eq!(refused.status.as_u16(), 503);
+        // It was executed: the client must learn what to do.
+        let refused = refused.render("r", "read it").into_body();
+        let refused = axum::body::to_bytes(refused, usize::MAX).await.unwrap();
+        assert!(String::from_utf8_lossy(&refused).contains("too slowly; read it"));
         assert_eq!(read(small).await.unwrap(), RESERVE_BYTES);
         drop(unread);
     }

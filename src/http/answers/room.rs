@@ -69,12 +69,13 @@ struct Pace {
 
 /// There is no room for an answer.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("clients take the answers of this process too slowly; retry later")]
+#[error("clients take the answers of this process too slowly")]
 pub(super) struct Overloaded;
 
 impl From<Overloaded> for Problem {
     fn from(error: Overloaded) -> Self {
-        Self::overloaded(error.to_string())
+        // (Only its answer has no room.)
+        Self::overloaded(error.to_string()).of_begun()
     }
 }
 
