@@ -29,7 +29,7 @@ async fn slow_requests_do_not_delay_heartbeats_and_leases() {
     outbox.until_count(doc! { "status": "done" }, 1).await;
     let lines = postrider.lines();
     let line = lines.iter().find(|line| line["message"] == "serving the HTTP API").unwrap();
-    let url = format!("http://{}/v1/outbox/stats", line["address"].as_str().unwrap());
+    let url = format!("http://{}/v1/instances", line["address"].as_str().unwrap());
     let admin = set.direct(0).database("admin");
     let slow = doc! {
         "configureFailPoint": "failCommand",
@@ -44,7 +44,19 @@ async fn slow_requests_do_not_delay_heartbeats_and_leases() {
     let entered = admin.run_command(slow).await.unwrap().get_i32("count").unwrap();
 
     let client = reqwest::Client::new();
-    let requests: Vec<_> = (0..REQUESTS).map(|_| tokio::spawn(client.get(&url).send())).collect();
+    // Each is given up after some seconds, and asked again.
+    let asking = |_| {
+        let request = client.get(&url);
+        tokio::spawn(async move {
+            loop {
+                let answer = request.try_clone().unwrap().send().await;
+                if answer.is_ok_and(|answer| answer.status() == 200) {
+                    return;
+                }
+            }
+        })
+    };
+    let requests: Vec<_> = (0..REQUESTS).map(asking).collect();
     let wait = doc! {
         "waitForFailPoint": "failCommand",
         "timesEntered": i64::from(entered) + 10,
